@@ -1,0 +1,228 @@
+//! Settings, and the ways to build with them.
+
+use std::{fmt, hash::Hash, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tower::discover::Discover;
+use tower_layer::Layer;
+
+use super::{layer::BalanceLayer, service::Balance};
+use crate::{
+    classify::{Classify, ErrorsAreFailures},
+    discover::{driver::Driver, launcher::Launcher},
+    endpoint::Endpoint,
+    error::{BoxError, ConfigError},
+    health::{Health, Outcome},
+    hub::Hub,
+    policy::Policy,
+    settings::Settings,
+};
+
+/// Builds balancers with settings of your own.
+///
+/// | setting | default |
+/// |---|---|
+/// | [`health`](Self::health) | [`Health::new`] |
+/// | [`classify`](Self::classify) | [`ErrorsAreFailures`] |
+/// | [`wait_for_endpoints`](Self::wait_for_endpoints) | 5 s |
+/// | [`wait_when_empty`](Self::wait_when_empty) | false |
+/// | [`wait_for_ready`](Self::wait_for_ready) | 30 s |
+/// | [`max_waiting`](Self::max_waiting) | 10,000 calls |
+/// | [`keep_last`](Self::keep_last) | false |
+/// | [`seed`](Self::seed) | random |
+/// | [`starting_at`](Self::starting_at) | random |
+///
+/// ```
+/// use counterpoise::{Builder, Direct, Endpoint, RoundRobin, discover};
+///
+/// # fn main() -> Result<(), counterpoise::ConfigError> {
+/// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
+/// let layer = Builder::new().wait_when_empty(true).layer(endpoints, RoundRobin::new())?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Builder<K = ErrorsAreFailures> {
+    settings: Settings,
+    classify: K,
+}
+
+impl Builder {
+    /// Creates a builder with the defaults.
+    pub fn new() -> Self {
+        Self { settings: Settings::default(), classify: ErrorsAreFailures }
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K> Builder<K> {
+    /// Sets when endpoints are ejected and how they come back. Default: [`Health::new`].
+    pub fn health(mut self, health: Health) -> Self {
+        self.settings.health = health;
+        self
+    }
+
+    /// Sets what the result of a call says about its endpoint. Default:
+    /// [`ErrorsAreFailures`].
+    pub fn classify<L>(self, classify: L) -> Builder<L> {
+        Builder { settings: self.settings, classify }
+    }
+
+    /// Sets a closure as [`classify`](Self::classify) does; its types need be written once.
+    pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<F>
+    where
+        F: Fn(Result<&Res, &Err>) -> Outcome + Classify<Res, Err>,
+    {
+        self.classify(classify)
+    }
+
+    /// Sets how long calls wait for the first endpoints, and for others if the set is empty
+    /// and [`wait_when_empty`](Self::wait_when_empty) is on. Default: 5 s.
+    pub fn wait_for_endpoints(mut self, patience: Duration) -> Self {
+        self.settings.wait_for_endpoints = patience;
+        self
+    }
+
+    /// Sets whether calls wait when the set has become empty, instead of failing at once.
+    /// Default: false.
+    pub fn wait_when_empty(mut self, wait: bool) -> Self {
+        self.settings.wait_when_empty = wait;
+        self
+    }
+
+    /// Sets how long calls wait while no endpoint is ready. Default: 30 s.
+    pub fn wait_for_ready(mut self, patience: Duration) -> Self {
+        self.settings.wait_for_ready = patience;
+        self
+    }
+
+    /// Sets how many calls may wait at once; more fail at once. Default: 10,000.
+    pub fn max_waiting(mut self, calls: usize) -> Self {
+        self.settings.max_waiting = calls;
+        self
+    }
+
+    /// Sets whether the last endpoints stay in use when discovery removes them all. The
+    /// next one that is inserted replaces them. Default: false.
+    pub fn keep_last(mut self, keep: bool) -> Self {
+        self.settings.keep_last = keep;
+        self
+    }
+
+    /// Fixes everything that is otherwise left to chance. Default: random.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.seed = Some(seed);
+        self
+    }
+
+    /// Fixes the first ticket: 0 makes a round robin start at the first endpoint. Default:
+    /// random, so that many clients do not start at the same endpoint.
+    pub fn starting_at(mut self, ticket: u64) -> Self {
+        self.settings.starting_at = Some(ticket);
+        self
+    }
+
+    /// Builds a layer and has discovery followed, as [`BalanceLayer::new`] does.
+    ///
+    /// # Errors
+    ///
+    /// Refuses settings that make no sense, naming the setting.
+    pub fn layer<D, T, P>(
+        self,
+        discover: D,
+        policy: P,
+    ) -> Result<BalanceLayer<T, P, K>, ConfigError>
+    where
+        D: Discover<Service = Endpoint<T>> + Send + 'static,
+        D::Error: Into<BoxError>,
+        D::Key: Hash + Clone + fmt::Display + Send,
+        T: Send + Sync + 'static,
+        P: Policy,
+    {
+        self.settings.validate()?;
+        Ok(self.spawn(discover, policy))
+    }
+
+    /// Builds a balancer over endpoints that bring their own service, as [`Balance::new`]
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// Refuses settings that make no sense, naming the setting.
+    pub fn balance<D, T, P>(
+        self,
+        discover: D,
+        policy: P,
+    ) -> Result<Balance<T, P, (), K>, ConfigError>
+    where
+        D: Discover<Service = Endpoint<T>> + Send + 'static,
+        D::Error: Into<BoxError>,
+        D::Key: Hash + Clone + fmt::Display + Send,
+        T: Send + Sync + 'static,
+        P: Policy,
+        K: Clone,
+    {
+        Ok(self.layer(discover, policy)?.layer(()))
+    }
+
+    /// Builds a layer and returns the driver instead of spawning it, as
+    /// [`BalanceLayer::pair`] does.
+    ///
+    /// # Errors
+    ///
+    /// Refuses settings that make no sense, naming the setting.
+    #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
+    pub fn pair<D, T, P>(
+        self,
+        discover: D,
+        policy: P,
+    ) -> Result<(BalanceLayer<T, P, K>, Driver<D, T, P>), ConfigError>
+    where
+        D: Discover<Service = Endpoint<T>>,
+        T: Send + Sync + 'static,
+        P: Policy,
+    {
+        self.settings.validate()?;
+        Ok(self.connect(discover, policy))
+    }
+
+    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, K>
+    where
+        D: Discover<Service = Endpoint<T>> + Send + 'static,
+        D::Error: Into<BoxError>,
+        D::Key: Hash + Clone + fmt::Display + Send,
+        T: Send + Sync + 'static,
+        P: Policy,
+    {
+        let (layer, driver) = self.connect(discover, policy);
+        layer.hub.launcher().start(driver);
+        layer
+    }
+
+    pub(super) fn connect<D, T, P>(
+        self,
+        discover: D,
+        policy: P,
+    ) -> (BalanceLayer<T, P, K>, Driver<D, T, P>)
+    where
+        D: Discover<Service = Endpoint<T>>,
+        P: Policy,
+    {
+        let (launcher, closed) = Launcher::new();
+        let hub = Arc::new(Hub::new(policy, self.settings, launcher, Instant::now()));
+        let driver = Driver::new(discover, &hub, closed);
+        (BalanceLayer { hub, classify: self.classify }, driver)
+    }
+}
+
+impl<K> fmt::Debug for Builder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,220 @@
+//! One choice: from the snapshot to an endpoint that takes the call.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{attempts::Attempts, in_flight::InFlight};
+use crate::{
+    error::{Counts, Error, ErrorKind},
+    health::standing::Period,
+    hub::Hub,
+    node::{Node, NodeState},
+    policy::{Choice, Pick, Policy, Turn, rotate},
+    snapshot::Snapshot,
+};
+
+/// A call's place on an endpoint, with the service that will make it.
+#[derive(Debug)]
+pub(crate) struct Seat<S> {
+    pub(crate) service: S,
+    pub(crate) guard: InFlight,
+}
+
+/// The endpoints that a call should not be sent to.
+#[derive(Debug, Default)]
+pub(crate) struct Avoid {
+    /// Those it waits for, and those that failed to become ready for it.
+    pub(crate) excluded: Vec<u64>,
+    /// Those that earlier attempts were sent to: taken only if there is no other.
+    pub(crate) attempts: Option<Attempts>,
+}
+
+/// Why no endpoint was chosen.
+#[derive(Debug)]
+pub(crate) enum Missed {
+    /// The policy did not name one.
+    Policy(Error),
+    /// None may be picked.
+    Nothing(Counts),
+    /// All that may be picked are excluded.
+    Exhausted(Counts),
+}
+
+/// How often the policy is asked before an endpoint is searched for.
+const DRAWS: usize = 3;
+
+/// How often a snapshot is looked through whose gates have closed meanwhile.
+const ROUNDS: usize = 3;
+
+impl Avoid {
+    fn excludes(&self, node: &NodeState) -> bool {
+        !self.excluded.is_empty() && self.excluded.contains(&node.id)
+    }
+
+    fn was_tried(&self, node: &NodeState) -> bool {
+        self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
+    }
+
+    /// The longer the call has searched, the less it asks the policy.
+    fn draws(&self) -> usize {
+        DRAWS.saturating_sub(self.excluded.len())
+    }
+}
+
+impl<T, P: Policy> Hub<T, P> {
+    /// Chooses an endpoint and takes a place on it.
+    pub(crate) fn choose<Req: ?Sized, S>(
+        &self,
+        request: &Req,
+        avoid: &Avoid,
+        now: Instant,
+        attach: impl Fn(&T) -> S,
+    ) -> Result<Seat<S>, Missed>
+    where
+        P: Pick<Req>,
+    {
+        if self.is_due(now)
+            && let Some(seat) = self.try_out(avoid, now, &attach)
+        {
+            return Ok(seat);
+        }
+        let mut counts = Counts::default();
+        for _ in 0..ROUNDS {
+            let snapshot = self.snapshot.load();
+            if let Some((node, period)) = self.pick(&snapshot, request, avoid)? {
+                return Ok(take_seat(node, period, false, now, &attach));
+            }
+            counts = snapshot.counts;
+            drop(snapshot);
+            self.flush(now);
+        }
+        match avoid.excluded.is_empty() {
+            true => Err(Missed::Nothing(counts)),
+            false => Err(Missed::Exhausted(counts)),
+        }
+    }
+
+    /// Returns the index that the policy names next; takes no place.
+    pub(crate) fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
+    where
+        P: Pick<Req>,
+    {
+        let snapshot = self.snapshot.load();
+        let turn = Turn::new(&snapshot.eligible, &self.tickets);
+        match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
+            Choice::Member(index) => Some(index),
+            Choice::Any | Choice::Refuse(_) => None,
+        }
+    }
+
+    /// Takes the place of the trial that is due, if there is one.
+    fn try_out<S>(&self, avoid: &Avoid, now: Instant, attach: impl Fn(&T) -> S) -> Option<Seat<S>> {
+        let (node, period) = self.attend(now)?;
+        let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
+        // A guard that is dropped gives the place back.
+        (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
+    }
+
+    fn pick<'s, Req: ?Sized>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        request: &Req,
+        avoid: &Avoid,
+    ) -> Result<Option<(&'s Node<T>, Period)>, Missed>
+    where
+        P: Pick<Req>,
+    {
+        if snapshot.eligible.is_empty() {
+            return Err(Missed::Nothing(snapshot.counts));
+        }
+        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
+        for _ in 0..avoid.draws() {
+            let turn = Turn::new(&snapshot.eligible, &self.tickets);
+            let node = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            let welcome = !avoid.excludes(&node.state) && !avoid.was_tried(&node.state);
+            if welcome && let Some(period) = node.state.standing.admit(snapshot.panic) {
+                return Ok(Some((node, period)));
+            }
+        }
+        Ok(self.search(snapshot, avoid))
+    }
+
+    /// Looks at every eligible endpoint, from a place that moves on with each search.
+    #[cold]
+    fn search<'s>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        avoid: &Avoid,
+    ) -> Option<(&'s Node<T>, Period)> {
+        let length = snapshot.eligible.len();
+        let start = (self.tickets.draw() % length as u64) as usize;
+        let from_start = snapshot.eligible[start..].iter().chain(&snapshot.eligible[..start]);
+        let open = from_start
+            .filter_map(|&index| snapshot.nodes.get(index as usize))
+            .filter(|node| !avoid.excludes(&node.state))
+            .filter_map(|node| Some((&**node, node.state.standing.admit(snapshot.panic)?)));
+        // Not tried before unready: a retry had better wait than fail again.
+        open.min_by_key(|(node, _)| (avoid.was_tried(&node.state), node.state.is_unready()))
+    }
+
+    fn no_table(&self) -> Error {
+        let words = self.progress.last_panic().unwrap_or_default();
+        Error::policy(format!("it panicked while compiling its table: {words}"))
+    }
+
+    /// Returns the error for a set of which nothing may be picked.
+    pub(crate) fn shortage(&self, counts: Counts) -> Error {
+        let finished = self.progress.has_finished();
+        let kind = match counts {
+            Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
+            Counts { members: 0, .. } => ErrorKind::Empty,
+            Counts { members, drained, .. } if members == drained => ErrorKind::Drained,
+            Counts { ejected: 0, .. } => return self.no_table(),
+            _ => ErrorKind::Ejected,
+        };
+        let cause = if counts.members == 0 { self.progress.last_error() } else { None };
+        Error::unavailable(kind, counts, cause)
+    }
+}
+
+/// Finds the node that the policy chose.
+fn named<'s, T, B>(
+    snapshot: &'s Snapshot<T, B>,
+    choice: Choice,
+    turn: &Turn<'_>,
+) -> Result<&'s Node<T>, Missed> {
+    let choice = match choice {
+        Choice::Any => rotate(turn, |ticket, n| ticket % n),
+        named => named,
+    };
+    match choice {
+        Choice::Member(index) => match snapshot.nodes.get(index) {
+            Some(node) => Ok(node),
+            None => Err(Missed::Policy(out_of_range(index, snapshot.nodes.len()))),
+        },
+        Choice::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
+        Choice::Any => Err(Missed::Nothing(snapshot.counts)),
+    }
+}
+
+#[cold]
+fn out_of_range(index: usize, members: usize) -> Error {
+    Error::policy(format!("it named member {index} of {members}"))
+}
+
+fn take_seat<T, S>(
+    node: &Node<T>,
+    period: Period,
+    trial: bool,
+    now: Instant,
+    attach: impl Fn(&T) -> S,
+) -> Seat<S> {
+    let guard = InFlight::new(Arc::clone(&node.state), period, trial, now);
+    seat(guard, &node.target, attach)
+}
+
+fn seat<T, S>(mut guard: InFlight, target: &T, attach: impl Fn(&T) -> S) -> Seat<S> {
+    let service = guard.inside(|| attach(target));
+    Seat { service, guard }
+}

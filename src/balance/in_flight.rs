@@ -1,0 +1,163 @@
+//! The guard of one call: what it reports, however the call ends.
+//!
+//! The clock of the way out is read here, and only when the end matters to health: a
+//! guard's drop has no other place for it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    health::{Outcome, standing::Period},
+    node::{Door, Ending, NodeState, Verdict},
+};
+
+/// One call's place on an endpoint.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    node: Arc<NodeState>,
+    period: Period,
+    /// The call tries an ejected endpoint, and holds the one place for that.
+    trial: bool,
+    stage: Stage,
+    started: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Chosen, but not sent: it counts nowhere yet.
+    Chosen,
+    Running,
+    /// The endpoint's own code runs now. If the guard is dropped so, that code panicked.
+    Inside {
+        sent: bool,
+    },
+    Closed,
+}
+
+impl InFlight {
+    pub(crate) const fn new(
+        node: Arc<NodeState>,
+        period: Period,
+        trial: bool,
+        now: Instant,
+    ) -> Self {
+        Self { node, period, trial, stage: Stage::Chosen, started: now }
+    }
+
+    pub(crate) fn node(&self) -> &NodeState {
+        &self.node
+    }
+
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.node.name)
+    }
+
+    /// Asks again after a wait: returns whether the endpoint still takes this call.
+    pub(crate) fn renew(&mut self, panic: bool, now: Instant) -> bool {
+        self.started = now;
+        if self.trial {
+            return self.node.standing.period() == self.period && !self.node.standing.is_drained();
+        }
+        match self.node.standing.admit(panic) {
+            Some(period) => {
+                self.period = period;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Runs the endpoint's code that sends the request: the call counts from here on.
+    pub(crate) fn send<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        self.node.counters.start();
+        self.stage = Stage::Running;
+        self.inside(call)
+    }
+
+    /// Runs the endpoint's code. If it panics, that is a failure of the endpoint.
+    pub(crate) fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        let stage = self.stage;
+        self.stage = Stage::Inside { sent: stage == Stage::Running };
+        let result = work();
+        self.stage = stage;
+        result
+    }
+
+    /// Ends the call with its outcome.
+    pub(crate) fn close(&mut self, outcome: Outcome) {
+        let (ending, verdict) = match outcome {
+            Outcome::Success => (Ending::Success, Verdict::Good),
+            Outcome::Failure => (Ending::Failure, Verdict::Bad),
+            Outcome::Overload => (Ending::Overload, Verdict::Nothing),
+            Outcome::Neutral => (Ending::Neutral, Verdict::Nothing),
+        };
+        self.end(ending, verdict);
+    }
+
+    /// Ends a call that could not be sent, because the endpoint failed to become ready.
+    pub(crate) fn fail_unsent(&mut self) {
+        self.node.counters.start();
+        self.end(Ending::Failure, Verdict::Bad);
+    }
+
+    fn end(&mut self, ending: Ending, verdict: Verdict) {
+        self.stage = Stage::Closed;
+        self.node.counters.end(ending);
+        self.report(verdict);
+    }
+
+    fn report(&self, verdict: Verdict) {
+        let (node, period) = (&self.node, self.period);
+        if self.trial {
+            self.at_door(|door, now| door.end_trial(node.id, period, verdict, now));
+            return;
+        }
+        match verdict {
+            Verdict::Good if node.standing.success(period) => {
+                self.at_door(|door, now| door.recover(node.id, period, now));
+            }
+            Verdict::Bad => self.at_door(|door, now| {
+                if node.standing.failure(period, door.limits().threshold) {
+                    door.eject(node.id, period, now);
+                }
+            }),
+            Verdict::Good | Verdict::Nothing => {}
+        }
+    }
+
+    /// Ends a call that nobody waited for to its end.
+    fn abandon(&mut self) {
+        let mut verdict = Verdict::Nothing;
+        self.at_door(|door, now| {
+            if self.age(now) >= door.limits().drop_age {
+                verdict = Verdict::Bad;
+            }
+        });
+        self.end(Ending::Dropped, verdict);
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    /// Does something at the door, if the balancer still exists.
+    fn at_door(&self, work: impl FnOnce(&dyn Door, Instant)) {
+        if let Some(door) = self.node.door.upgrade() {
+            work(&*door, Instant::now());
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Closed => {}
+            Stage::Chosen if self.trial => self.report(Verdict::Nothing),
+            Stage::Chosen => {}
+            Stage::Running => self.abandon(),
+            Stage::Inside { sent: true } => self.end(Ending::Failure, Verdict::Bad),
+            Stage::Inside { sent: false } => self.fail_unsent(),
+        }
+    }
+}

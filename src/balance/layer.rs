@@ -1,0 +1,113 @@
+//! The layer that users write.
+
+use std::{fmt, hash::Hash, sync::Arc};
+
+use tower::discover::Discover;
+use tower_layer::Layer;
+
+use super::{builder::Builder, service::Balance};
+use crate::{
+    classify::ErrorsAreFailures,
+    discover::driver::Driver,
+    endpoint::Endpoint,
+    error::{BoxError, Error},
+    hub::Hub,
+    policy::Policy,
+    stats::Stats,
+};
+
+/// Spreads the calls of a client over a live set of endpoints.
+///
+/// A layer takes the discovery stream at once. Every service that it makes shares the same
+/// endpoints, health and counters.
+///
+/// ```
+/// use counterpoise::{BalanceLayer, Direct, Endpoint, RoundRobin, discover};
+/// use tower::ServiceBuilder;
+/// use std::time::Duration;
+///
+/// let endpoints = discover::list([
+///     ("a", Endpoint::new(Direct("service a"))),
+///     ("b", Endpoint::new(Direct("service b"))),
+/// ]);
+/// let client = ServiceBuilder::new()
+///     .timeout(Duration::from_secs(2))
+///     .layer(BalanceLayer::new(endpoints, RoundRobin::new()))
+///     .service("the client that all endpoints share");
+/// ```
+pub struct BalanceLayer<T, P: Policy, K = ErrorsAreFailures> {
+    pub(super) hub: Arc<Hub<T, P>>,
+    pub(super) classify: K,
+}
+
+impl<T, P> BalanceLayer<T, P>
+where
+    T: Send + Sync + 'static,
+    P: Policy,
+{
+    /// Balances over what `discover` yields, with default settings.
+    ///
+    /// `discover` is any stream of `Result<Change<K, Endpoint<T>>, E>`. It is followed by a
+    /// spawned task: at once inside a tokio runtime, else from the first call on. The task
+    /// ends with the stream, or with the last service and layer. For other settings see
+    /// [`Builder::layer`].
+    #[must_use]
+    pub fn new<D>(discover: D, policy: P) -> Self
+    where
+        D: Discover<Service = Endpoint<T>> + Send + 'static,
+        D::Error: Into<BoxError>,
+        D::Key: Hash + Clone + fmt::Display + Send,
+    {
+        Builder::new().spawn(discover, policy)
+    }
+
+    /// Balances over what `discover` yields, and returns the driver instead of spawning it.
+    ///
+    /// For executors other than tokio, and for tests. Nothing is discovered while the
+    /// driver is not polled.
+    pub fn pair<D>(discover: D, policy: P) -> (Self, Driver<D, T, P>)
+    where
+        D: Discover<Service = Endpoint<T>>,
+    {
+        Builder::new().connect(discover, policy)
+    }
+}
+
+impl<T, P: Policy, K> BalanceLayer<T, P, K> {
+    /// Returns what the next pick would see: endpoints, their health, load and counters.
+    ///
+    /// Changes nothing. Cost: O(n).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.hub)
+    }
+
+    /// Waits until the set has at least `count` endpoints.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of discovery, or once discovery has ended with fewer.
+    pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
+        self.hub.ready_when(count).await
+    }
+}
+
+impl<T, P: Policy, K: Clone, C> Layer<C> for BalanceLayer<T, P, K> {
+    type Service = Balance<T, P, C, K>;
+
+    fn layer(&self, client: C) -> Self::Service {
+        Balance { hub: Arc::clone(&self.hub), client, classify: self.classify.clone() }
+    }
+}
+
+impl<T, P: Policy, K: Clone> Clone for BalanceLayer<T, P, K> {
+    fn clone(&self) -> Self {
+        Self { hub: Arc::clone(&self.hub), classify: self.classify.clone() }
+    }
+}
+
+impl<T, P: Policy, K> fmt::Debug for BalanceLayer<T, P, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BalanceLayer").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,16 @@
+//! Calls over the endpoints: the read side.
+
+mod attempts;
+mod builder;
+mod choose;
+mod future;
+pub(crate) mod in_flight;
+mod layer;
+mod service;
+mod waiting;
+
+pub use attempts::{Attempts, AttemptsLayer, AttemptsService};
+pub use builder::Builder;
+pub use future::ResponseFuture;
+pub use layer::BalanceLayer;
+pub use service::Balance;

@@ -1,0 +1,170 @@
+//! The service that users call.
+
+use std::{
+    fmt,
+    hash::Hash,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use tokio::time::Instant;
+use tower::discover::Discover;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{
+    attempts::Attempts, choose::Avoid, future::ResponseFuture, layer::BalanceLayer,
+    waiting::Waiting,
+};
+use crate::{
+    classify::{Classify, ErrorsAreFailures},
+    endpoint::{Endpoint, Target},
+    error::{BoxError, Error},
+    hub::Hub,
+    policy::{Pick, Policy},
+    stats::Stats,
+};
+
+/// Spreads calls over a live set of endpoints.
+///
+/// Made by [`BalanceLayer`] around a client that all endpoints share, or by
+/// [`Balance::new`] for endpoints that bring their own service. Clones are cheap (one
+/// `Arc` and the client) and share endpoints, health and counters. No `Buffer` is needed.
+///
+/// `poll_ready` is always ready and reserves nothing: the endpoint is chosen in `call`,
+/// where the request is known, and all waiting is inside the response future, where a
+/// timeout above covers it. Errors are [`Error`]s that name the endpoint.
+///
+/// A call that is sent to an endpoint costs no allocation here.
+///
+/// ```
+/// use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
+/// use tower::{Service, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), counterpoise::Error> {
+/// let double = service_fn(async |n: u32| Ok::<_, std::io::Error>(2 * n));
+/// let endpoints = discover::list([("a", Endpoint::new(Direct(double)))]);
+/// let mut balance = Balance::new(endpoints, RoundRobin::new());
+/// assert_eq!(balance.ready().await?.call(21).await?, 42);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures> {
+    pub(super) hub: Arc<Hub<T, P>>,
+    pub(super) client: C,
+    pub(super) classify: K,
+}
+
+impl<T, P> Balance<T, P>
+where
+    T: Send + Sync + 'static,
+    P: Policy,
+{
+    /// Balances over endpoints that bring their own service, with default settings.
+    ///
+    /// The same as layering [`BalanceLayer::new`] on `()`; see there for how discovery is
+    /// driven. For other settings see [`Builder::balance`](crate::Builder::balance).
+    #[must_use]
+    pub fn new<D>(discover: D, policy: P) -> Self
+    where
+        D: Discover<Service = Endpoint<T>> + Send + 'static,
+        D::Error: Into<BoxError>,
+        D::Key: Hash + Clone + fmt::Display + Send,
+    {
+        BalanceLayer::new(discover, policy).layer(())
+    }
+}
+
+impl<T, P: Policy, C, K> Balance<T, P, C, K> {
+    /// Returns what the next pick would see: endpoints, their health, load and counters.
+    ///
+    /// Changes nothing. Cost: O(n).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.hub)
+    }
+
+    /// Waits until the set has at least `count` endpoints.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of discovery, or once discovery has ended with fewer.
+    pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
+        self.hub.ready_when(count).await
+    }
+
+    /// Returns the index that the policy names for a request, without calling anything.
+    /// For measurements: it draws a ticket.
+    #[doc(hidden)]
+    pub fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
+    where
+        P: Pick<Req>,
+    {
+        self.hub.preview(request)
+    }
+}
+
+impl<T, P, C, K, Req> Service<Req> for Balance<T, P, C, K>
+where
+    T: Target<C>,
+    T::Service: Service<Req>,
+    <T::Service as Service<Req>>::Error: Into<BoxError>,
+    P: Pick<Req>,
+    C: Clone,
+    K: Clone
+        + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+{
+    type Response = <T::Service as Service<Req>>::Response;
+    type Error = Error;
+    type Future = ResponseFuture<Req, T, P, C, K>;
+
+    /// Is always ready, and reserves nothing.
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        self.hub.launch();
+        let now = Instant::now();
+        let avoid = Avoid { excluded: Vec::new(), attempts: Attempts::current() };
+        let chosen = self.hub.choose(&request, &avoid, now, |target| target.attach(&self.client));
+        let unready = match chosen {
+            Ok(mut seat) => {
+                // Without a task to wake: who is not ready is polled again by the future.
+                let mut nobody = Context::from_waker(Waker::noop());
+                match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
+                    Poll::Ready(Ok(())) => {
+                        let attempts = avoid.attempts.as_ref();
+                        return ResponseFuture::send(
+                            seat,
+                            request,
+                            attempts,
+                            self.classify.clone(),
+                        );
+                    }
+                    polled => Ok((seat, polled)),
+                }
+            }
+            Err(missed) => Err(missed),
+        };
+        let waiting = Waiting::new(Arc::clone(&self.hub), self.client.clone(), request, avoid);
+        ResponseFuture::wait(waiting.after(unready), self.classify.clone())
+    }
+}
+
+impl<T, P: Policy, C: Clone, K: Clone> Clone for Balance<T, P, C, K> {
+    fn clone(&self) -> Self {
+        Self {
+            hub: Arc::clone(&self.hub),
+            client: self.client.clone(),
+            classify: self.classify.clone(),
+        }
+    }
+}
+
+impl<T, P: Policy, C, K> fmt::Debug for Balance<T, P, C, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balance").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}

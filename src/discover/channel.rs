@@ -1,0 +1,249 @@
+//! A set of endpoints that the program itself changes.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    convert::Infallible,
+    fmt,
+    hash::Hash,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
+
+use futures_core::Stream;
+use tower::discover::Change;
+
+use crate::{endpoint::Endpoint, util::lock};
+
+/// Discovers what a handle is told, from anywhere in the program.
+///
+/// No change blocks and none is lost: what the balancer has not taken yet is merged by key,
+/// so that memory stays bounded by the keys that are in use. The stream ends when the last
+/// handle is dropped.
+///
+/// ```
+/// use counterpoise::{Direct, Endpoint, discover};
+///
+/// let (handle, changes) = discover::channel();
+/// handle.insert("a", Endpoint::new(Direct("service a")));
+/// handle.set([("b", Endpoint::new(Direct("service b")).weight(2))]);
+/// handle.remove(&"b");
+/// # drop(changes);
+/// ```
+#[must_use]
+pub fn channel<K: Hash + Eq + Clone, T>() -> (Handle<K, T>, Changes<K, T>) {
+    let shared = Arc::new(Mutex::new(Shared {
+        members: HashSet::new(),
+        told: HashSet::new(),
+        pending: HashMap::new(),
+        order: BTreeMap::new(),
+        changes: 0,
+        handles: 1,
+        closed: false,
+        waker: None,
+    }));
+    (Handle { shared: Arc::clone(&shared) }, Changes { shared })
+}
+
+/// Changes the set of endpoints; clones change the same set.
+pub struct Handle<K: Hash + Eq + Clone, T> {
+    shared: Arc<Mutex<Shared<K, T>>>,
+}
+
+/// The stream of a [`channel`].
+pub struct Changes<K, T> {
+    shared: Arc<Mutex<Shared<K, T>>>,
+}
+
+struct Shared<K, T> {
+    /// The set as it is once all pending changes are taken.
+    members: HashSet<K>,
+    /// The set as the stream has told it.
+    told: HashSet<K>,
+    /// What has not been told yet, one entry a key.
+    pending: HashMap<K, Pending<T>>,
+    /// The keys of `pending`, by the number of their first change.
+    order: BTreeMap<u64, K>,
+    changes: u64,
+    handles: usize,
+    /// The stream was dropped.
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+/// What is left to be told of one key: perhaps that it left, then perhaps that it is here.
+struct Pending<T> {
+    number: u64,
+    remove: bool,
+    insert: Option<Endpoint<T>>,
+}
+
+impl<K: Hash + Eq + Clone, T> Handle<K, T> {
+    /// Adds an endpoint. If the key is a member, its target and weight are replaced, and
+    /// health and load stay.
+    pub fn insert(&self, key: K, endpoint: Endpoint<T>) {
+        self.change(|shared| {
+            let mut replaced = Vec::new();
+            replaced.extend(shared.insert(key, endpoint));
+            replaced
+        });
+    }
+
+    /// Removes an endpoint. Its running calls may finish.
+    pub fn remove(&self, key: &K) {
+        self.change(|shared| {
+            let mut replaced = Vec::new();
+            replaced.extend(shared.remove(key));
+            replaced
+        });
+    }
+
+    /// Replaces the whole set at once: inserts what is given and removes everything else.
+    ///
+    /// Keys that stay are replaced as by [`insert`](Self::insert), so their health stays.
+    pub fn set(&self, endpoints: impl IntoIterator<Item = (K, Endpoint<T>)>) {
+        let endpoints: Vec<_> = endpoints.into_iter().collect();
+        self.change(|shared| {
+            let staying: HashSet<_> = endpoints.iter().map(|(key, _)| key.clone()).collect();
+            let leaving: Vec<_> = shared.members.difference(&staying).cloned().collect();
+            let mut replaced: Vec<_> =
+                leaving.iter().filter_map(|key| shared.remove(key)).collect();
+            for (key, endpoint) in endpoints {
+                replaced.extend(shared.insert(key, endpoint));
+            }
+            replaced
+        });
+    }
+
+    /// Returns whether nobody listens any more: the balancer was dropped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        lock(&self.shared).closed
+    }
+
+    /// Applies a change; what it replaced is dropped outside the lock.
+    fn change(&self, change: impl FnOnce(&mut Shared<K, T>) -> Vec<Endpoint<T>>) {
+        let mut shared = lock(&self.shared);
+        if shared.closed {
+            return;
+        }
+        let replaced = change(&mut shared);
+        let waker = shared.waker.take();
+        drop(shared);
+        drop(replaced);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> Shared<K, T> {
+    fn insert(&mut self, key: K, endpoint: Endpoint<T>) -> Option<Endpoint<T>> {
+        self.members.insert(key.clone());
+        self.pending(&key).insert.replace(endpoint)
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Endpoint<T>> {
+        if !self.members.remove(key) {
+            return None;
+        }
+        if self.told.contains(key) {
+            let pending = self.pending(key);
+            pending.remove = true;
+            return pending.insert.take();
+        }
+        let never_told = self.pending.remove(key)?;
+        self.order.remove(&never_told.number);
+        never_told.insert
+    }
+
+    fn pending(&mut self, key: &K) -> &mut Pending<T> {
+        self.pending.entry(key.clone()).or_insert_with(|| {
+            self.changes += 1;
+            self.order.insert(self.changes, key.clone());
+            Pending { number: self.changes, remove: false, insert: None }
+        })
+    }
+
+    /// Takes the next change.
+    fn next(&mut self) -> Option<Change<K, Endpoint<T>>> {
+        loop {
+            let entry = self.order.first_entry()?;
+            let key = entry.get().clone();
+            let Some(pending) = self.pending.get_mut(&key) else {
+                entry.remove();
+                continue;
+            };
+            if std::mem::take(&mut pending.remove) {
+                self.told.remove(&key);
+                return Some(Change::Remove(key));
+            }
+            entry.remove();
+            if let Some(endpoint) = self.pending.remove(&key).and_then(|last| last.insert) {
+                self.told.insert(key.clone());
+                return Some(Change::Insert(key, endpoint));
+            }
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> Stream for Changes<K, T> {
+    type Item = Result<Change<K, Endpoint<T>>, Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut shared = lock(&self.shared);
+        if let Some(change) = shared.next() {
+            return Poll::Ready(Some(Ok(change)));
+        }
+        if shared.handles == 0 {
+            return Poll::Ready(None);
+        }
+        shared.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> Clone for Handle<K, T> {
+    fn clone(&self) -> Self {
+        lock(&self.shared).handles += 1;
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> Drop for Handle<K, T> {
+    fn drop(&mut self) {
+        let mut shared = lock(&self.shared);
+        shared.handles -= 1;
+        let waker = if shared.handles == 0 { shared.waker.take() } else { None };
+        drop(shared);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<K, T> Drop for Changes<K, T> {
+    fn drop(&mut self) {
+        let mut shared = lock(&self.shared);
+        shared.closed = true;
+        let pending = std::mem::take(&mut shared.pending);
+        (shared.members, shared.told) = (HashSet::new(), HashSet::new());
+        shared.order = BTreeMap::new();
+        drop(shared);
+        drop(pending);
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> fmt::Debug for Handle<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = lock(&self.shared).pending.len();
+        f.debug_struct("Handle").field("pending", &pending).finish_non_exhaustive()
+    }
+}
+
+impl<K, T> fmt::Debug for Changes<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = lock(&self.shared).pending.len();
+        f.debug_struct("Changes").field("pending", &pending).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,15 @@
+//! Where endpoints come from: the write side.
+//!
+//! Any tower [`Discover`](tower::discover::Discover) will do: a stream of
+//! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module
+//! has two ready-made ones: a fixed [`list`] and a [`channel`] with a handle.
+
+mod channel;
+pub(crate) mod driver;
+pub(crate) mod launcher;
+mod list;
+pub(crate) mod progress;
+pub(crate) mod roster;
+
+pub use channel::{Changes, Handle, channel};
+pub use list::{List, list};

@@ -1,0 +1,321 @@
+//! The members and their records: the state behind the door.
+//!
+//! Nothing here is atomic or published: [`Hub`](crate::hub::Hub) holds the roster under
+//! one mutex and publishes what has changed.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak},
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    endpoint::Endpoint,
+    error::Counts,
+    health::{
+        Health,
+        ejection::{Record, Stage},
+        standing::{Period, State},
+    },
+    node::{Door, Node, NodeState, Verdict},
+    policy::Member,
+    util::random::Random,
+};
+
+#[derive(Debug)]
+pub(crate) struct Roster<T> {
+    /// Three columns of one table, in the order of the ids, which is that of joining.
+    nodes: Vec<Arc<Node<T>>>,
+    members: Vec<Member>,
+    records: Vec<Entry>,
+    /// Who waits to be tried, and from when on.
+    queue: BTreeSet<(Instant, u64)>,
+    tally: Tally,
+    health: Health,
+    keep_last: bool,
+    random: Random,
+    /// Nodes that were let go of: their services are dropped outside the door.
+    discarded: Vec<Arc<Node<T>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) record: Record,
+    /// Removed in the batch that is being applied.
+    leaving: bool,
+    /// Removed, but kept because it was among the last.
+    pub(crate) kept: bool,
+}
+
+/// The endpoints that have a weight.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    candidates: usize,
+    ejected: usize,
+}
+
+impl Tally {
+    fn is_panic(self, health: &Health) -> bool {
+        health.is_panic(self.candidates - self.ejected, self.candidates)
+    }
+}
+
+impl<T> Roster<T> {
+    pub(crate) fn new(health: Health, keep_last: bool, seed: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            members: Vec::new(),
+            records: Vec::new(),
+            queue: BTreeSet::new(),
+            tally: Tally::default(),
+            health,
+            keep_last,
+            random: Random::seeded(seed),
+            discarded: Vec::new(),
+        }
+    }
+
+    // ===== what is in it =====
+
+    pub(crate) fn nodes(&self) -> &[Arc<Node<T>>] {
+        &self.nodes
+    }
+
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.records
+    }
+
+    /// Returns whether too few endpoints are healthy.
+    pub(crate) fn is_panic(&self) -> bool {
+        self.tally.is_panic(&self.health)
+    }
+
+    /// Returns who may be picked now, and whether ejections are ignored for it.
+    pub(crate) fn eligible(&self) -> (Box<[u32]>, bool) {
+        let panic = self.is_panic();
+        if panic && self.health.fails_in_panic() {
+            return (Box::default(), false);
+        }
+        let may = |member: &Member| member.weight > 0 && (panic || member.healthy);
+        let indexes = (0_u32..).zip(&self.members).filter(|(_, m)| may(m)).map(|(i, _)| i);
+        (indexes.collect(), panic)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let members = self.members.len();
+        Counts {
+            members,
+            ejected: self.tally.ejected,
+            drained: members - self.tally.candidates,
+            unready: 0,
+        }
+    }
+
+    /// Returns from when on somebody waits to be tried.
+    pub(crate) fn next_trial(&self) -> Option<Instant> {
+        self.queue.first().map(|&(until, _)| until)
+    }
+
+    pub(crate) fn take_discarded(&mut self) -> Vec<Arc<Node<T>>> {
+        std::mem::take(&mut self.discarded)
+    }
+
+    fn find(&self, id: u64) -> Option<usize> {
+        self.members.binary_search_by_key(&id, |member| member.id).ok()
+    }
+
+    /// Finds an endpoint that is still in the period a report is about.
+    fn find_in(&self, id: u64, period: Period) -> Option<usize> {
+        self.find(id).filter(|&i| self.nodes[i].state.standing.period() == period)
+    }
+
+    // ===== membership: a batch of changes, then `settle` =====
+
+    /// Adds a new member at the end; returns its id.
+    pub(crate) fn insert(
+        &mut self,
+        name: Arc<str>,
+        endpoint: Endpoint<T>,
+        door: Weak<dyn Door>,
+        now: Instant,
+    ) -> u64 {
+        for entry in self.records.iter_mut().filter(|entry| entry.kept) {
+            entry.leaving = true;
+        }
+        let state = Arc::new(NodeState::new(Arc::clone(&name), door));
+        let (id, weight) = (state.id, endpoint.set_weight());
+        state.standing.set_drained(weight == 0);
+        self.nodes.push(Arc::new(Node { state, target: endpoint.into_target() }));
+        self.members.push(Member { id, name, weight, healthy: true });
+        self.records.push(Entry { record: Record::new(now), leaving: false, kept: false });
+        id
+    }
+
+    /// Replaces a member's target and weight; everything else stays.
+    pub(crate) fn replace(&mut self, id: u64, endpoint: Endpoint<T>) {
+        let Some(i) = self.find(id) else { return };
+        let state = Arc::clone(&self.nodes[i].state);
+        let weight = endpoint.set_weight();
+        state.standing.set_drained(weight == 0);
+        let node = Arc::new(Node { state, target: endpoint.into_target() });
+        self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
+        self.members[i].weight = weight;
+        if let Stage::Out { until, .. } = self.records[i].record.stage() {
+            if weight == 0 {
+                self.queue.remove(&(until, id));
+            } else {
+                self.queue.insert((until, id));
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) {
+        if let Some(i) = self.find(id) {
+            self.records[i].leaving = true;
+        }
+    }
+
+    /// Ends a batch: lets go of those who left, and keeps the limit of ejections.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        if self.records.iter().any(|entry| entry.leaving) {
+            self.sweep();
+        }
+        self.count();
+        while self.tally.ejected > self.health.ejection_limit(self.tally.candidates) {
+            let Some(i) = self.soonest_back() else { break };
+            self.bring_back(i, now);
+        }
+    }
+
+    fn sweep(&mut self) {
+        if self.keep_last && self.records.iter().all(|entry| entry.leaving) {
+            for entry in &mut self.records {
+                (entry.leaving, entry.kept) = (false, true);
+            }
+            return;
+        }
+        let mut kept = 0;
+        for i in 0..self.records.len() {
+            if self.records[i].leaving {
+                self.nodes[i].state.standing.enter(State::Gone);
+                if let Stage::Out { until, .. } = self.records[i].record.stage() {
+                    self.queue.remove(&(until, self.members[i].id));
+                }
+            } else {
+                self.nodes.swap(kept, i);
+                self.members.swap(kept, i);
+                self.records.swap(kept, i);
+                kept += 1;
+            }
+        }
+        self.discarded.extend(self.nodes.drain(kept..));
+        self.members.truncate(kept);
+        self.records.truncate(kept);
+    }
+
+    fn count(&mut self) {
+        let candidates = self.members.iter().filter(|member| member.weight > 0);
+        self.tally = candidates.fold(Tally::default(), |tally, member| Tally {
+            candidates: tally.candidates + 1,
+            ejected: tally.ejected + usize::from(!member.healthy),
+        });
+    }
+
+    /// Finds the ejected endpoint that would be back first: one on trial before all.
+    fn soonest_back(&self) -> Option<usize> {
+        let ejected = (0..self.members.len())
+            .filter(|&i| self.members[i].weight > 0 && !self.members[i].healthy);
+        ejected.min_by_key(|&i| match self.records[i].record.stage() {
+            Stage::Out { until, .. } => Some(until),
+            Stage::Trial { .. } | Stage::Serving => None,
+        })
+    }
+
+    // ===== health: transitions of one endpoint =====
+
+    /// Ejects an endpoint that has failed often enough, if the limit allows it.
+    pub(crate) fn eject(&mut self, id: u64, period: Period, now: Instant) -> bool {
+        let Some(i) = self.find_in(id, period) else { return false };
+        let limit = self.health.ejection_limit(self.tally.candidates);
+        let drained = self.members[i].weight == 0;
+        let allowed = drained || self.tally.ejected < limit;
+        if !allowed || !self.nodes[i].state.standing.eject(period, self.health.threshold()) {
+            return false;
+        }
+        self.members[i].healthy = false;
+        self.tally.ejected += usize::from(!drained);
+        self.take_out(i, now);
+        true
+    }
+
+    fn take_out(&mut self, i: usize, now: Instant) {
+        let until = self.records[i].record.eject(now, &self.health, &mut self.random);
+        if self.members[i].weight > 0 {
+            self.queue.insert((until, self.members[i].id));
+        }
+    }
+
+    /// Brings an endpoint back that succeeded although it is ejected.
+    pub(crate) fn recover(&mut self, id: u64, period: Period, now: Instant) -> bool {
+        match self.find_in(id, period) {
+            Some(i) if !self.members[i].healthy => {
+                self.bring_back(i, now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn bring_back(&mut self, i: usize, now: Instant) {
+        if let Stage::Out { until, .. } = self.records[i].record.stage() {
+            self.queue.remove(&(until, self.members[i].id));
+        }
+        self.nodes[i].state.standing.enter(State::Serving);
+        self.members[i].healthy = true;
+        self.records[i].record.recover(now);
+        self.tally.ejected -= usize::from(self.members[i].weight > 0);
+    }
+
+    /// Hands out the place of the next trial that is due.
+    pub(crate) fn start_trial(&mut self, now: Instant) -> Option<(Arc<Node<T>>, Period)> {
+        let &(until, id) = self.queue.first().filter(|(until, _)| *until <= now)?;
+        self.queue.remove(&(until, id));
+        let i = self.find(id)?;
+        self.records[i].record.start_trial();
+        let node = Arc::clone(&self.nodes[i]);
+        let period = node.state.standing.period();
+        Some((node, period))
+    }
+
+    /// Takes the place of a trial back; returns true if the endpoint is back in service.
+    pub(crate) fn end_trial(
+        &mut self,
+        id: u64,
+        period: Period,
+        end: Verdict,
+        now: Instant,
+    ) -> bool {
+        let Some(i) = self.find_in(id, period) else { return false };
+        if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
+            return false;
+        }
+        if end == Verdict::Bad {
+            self.nodes[i].state.standing.enter(State::Ejected);
+            self.take_out(i, now);
+            return false;
+        }
+        if self.records[i].record.end_trial(end == Verdict::Good, now, &self.health) {
+            self.bring_back(i, now);
+            return true;
+        }
+        if self.members[i].weight > 0 {
+            self.queue.insert((now, id));
+        }
+        false
+    }
+}

@@ -1,0 +1,245 @@
+//! Why a call failed: what, at which endpoint, out of how many.
+
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+/// Any error, as the services of tower box it.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// The error of a balanced call.
+///
+/// An error of the endpoint's own service is kept as it was in
+/// [`source`](StdError::source) (or [`find`](Self::find)), beside the endpoint's name. When
+/// no endpoint could be used, [`counts`](Self::counts) says why.
+///
+/// With the feature `tonic`, the errors of calls that were never sent carry a
+/// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`.
+///
+/// ```
+/// # fn handle(error: &counterpoise::Error) {
+/// if error.is_unavailable() {
+///     eprintln!("nobody there: {:?}", error.counts());
+/// } else if let Some(name) = error.endpoint() {
+///     eprintln!("{name} failed: {error}");
+/// }
+/// # }
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    endpoint: Option<Arc<str>>,
+    counts: Counts,
+    detail: Option<String>,
+    source: Option<BoxError>,
+}
+
+/// What went wrong, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The endpoint was called and its service returned an error.
+    Call,
+    /// No endpoint took the call: the last one tried failed to become ready. The request
+    /// was not sent.
+    NotReady,
+    /// No endpoint became ready within the time for waiting. The request was not sent.
+    Unready,
+    /// The set of endpoints is empty, or stayed unknown within the time for waiting.
+    Empty,
+    /// Every endpoint has weight zero.
+    Drained,
+    /// Every endpoint that has a weight is ejected, or more of them than the panic
+    /// threshold allows.
+    Ejected,
+    /// Discovery has ended or was stopped, and left no endpoint.
+    DiscoveryEnded,
+    /// As many calls wait for an endpoint as may wait.
+    TooManyWaiting,
+    /// The policy refused the request, named an endpoint that does not exist, or panicked
+    /// while compiling its table.
+    Policy,
+}
+
+/// How many endpoints there were, and what kept them from being used.
+///
+/// An endpoint that is ejected and drained counts as drained.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Endpoints in the set.
+    pub members: usize,
+    /// Of these, out for their failures.
+    pub ejected: usize,
+    /// Of these, with weight zero.
+    pub drained: usize,
+    /// Of these, tried by this call and not ready.
+    pub unready: usize,
+}
+
+impl Error {
+    fn build(kind: ErrorKind) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            endpoint: None,
+            counts: Counts::default(),
+            detail: None,
+            source: None,
+        }))
+    }
+
+    /// The endpoint's service returned an error.
+    pub(crate) fn call(endpoint: Arc<str>, source: BoxError) -> Self {
+        let mut error = Self::build(ErrorKind::Call);
+        error.0.endpoint = Some(endpoint);
+        error.0.source = Some(source);
+        error
+    }
+
+    /// The endpoint's service failed to become ready.
+    pub(crate) fn not_ready(endpoint: Arc<str>, source: BoxError) -> Self {
+        let mut error = Self::build(ErrorKind::NotReady);
+        error.0.endpoint = Some(endpoint);
+        error.unsent(Some(source))
+    }
+
+    /// Nothing could be used, with the cause where one is known.
+    pub(crate) fn unavailable(kind: ErrorKind, counts: Counts, cause: Option<BoxError>) -> Self {
+        let mut error = Self::build(kind);
+        error.0.counts = counts;
+        error.unsent(cause)
+    }
+
+    /// The policy did not name an endpoint.
+    pub(crate) fn policy(detail: impl Into<String>) -> Self {
+        let mut error = Self::build(ErrorKind::Policy);
+        error.0.detail = Some(detail.into());
+        error.unsent(None)
+    }
+
+    /// Marks the error as one of a request that was not sent, for protocols that tell.
+    fn unsent(mut self, cause: Option<BoxError>) -> Self {
+        self.0.source = crate::grpc::unsent(&self, cause);
+        self
+    }
+
+    /// Returns what went wrong.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns the name of the endpoint that the error came from, if it came from one.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<&str> {
+        self.0.endpoint.as_deref()
+    }
+
+    /// Returns true if the request was not sent to any endpoint, so that sending it again
+    /// is safe.
+    #[must_use]
+    pub const fn is_unsent(&self) -> bool {
+        !matches!(self.0.kind, ErrorKind::Call)
+    }
+
+    /// Returns true if no endpoint could be used.
+    #[must_use]
+    pub const fn is_unavailable(&self) -> bool {
+        !matches!(self.0.kind, ErrorKind::Call | ErrorKind::Policy)
+    }
+
+    /// Returns how many endpoints there were and what kept them from being used; all zero
+    /// for an error that came from an endpoint.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.0.counts
+    }
+
+    /// Returns the first error of type `E` among the sources, such as a `reqwest::Error`.
+    #[must_use]
+    pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
+        let mut source = self.source();
+        while let Some(error) = source {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            source = error.source();
+        }
+        None
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.counts;
+        let name = self.endpoint().unwrap_or_default();
+        match self.0.kind {
+            ErrorKind::Call => write!(f, "the call to endpoint {name} failed"),
+            ErrorKind::NotReady => write!(f, "endpoint {name} failed to become ready"),
+            ErrorKind::Unready => write!(f, "no endpoint became ready in time: {counts}"),
+            ErrorKind::Empty => write!(f, "there are no endpoints"),
+            ErrorKind::Drained => write!(f, "all weights are zero: {counts}"),
+            ErrorKind::Ejected => write!(f, "too many endpoints are ejected: {counts}"),
+            ErrorKind::DiscoveryEnded => write!(f, "discovery ended and left no endpoints"),
+            ErrorKind::TooManyWaiting => write!(f, "too many calls wait for an endpoint"),
+            ErrorKind::Policy => {
+                let detail = self.0.detail.as_deref().unwrap_or("no endpoint named");
+                write!(f, "the policy could not choose: {detail}")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("endpoint", &self.0.endpoint)
+            .field("counts", &self.0.counts)
+            .field("detail", &self.0.detail)
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} members, {} ejected, {} drained, {} not ready",
+            self.members, self.ejected, self.drained, self.unready
+        )
+    }
+}
+
+/// A setting that makes no sense, found when the balancer was built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    field: &'static str,
+    problem: &'static str,
+}
+
+impl ConfigError {
+    pub(crate) const fn new(field: &'static str, problem: &'static str) -> Self {
+        Self { field, problem }
+    }
+
+    /// Returns the name of the setting, as its setter is called.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.field, self.problem)
+    }
+}
+
+impl StdError for ConfigError {}

@@ -1,0 +1,229 @@
+//! What the user decides about health.
+
+use std::time::Duration;
+
+use super::standing::MAX_FAILURES;
+use crate::error::ConfigError;
+
+/// When endpoints are ejected and how they come back.
+///
+/// An endpoint that fails [`consecutive_failures`](Self::consecutive_failures) times in a
+/// row is *ejected*: no call is sent to it for a period. When that is over, one call at a
+/// time *tries* it; a success brings it back, a failure begins a longer period.
+///
+/// | setting | default |
+/// |---|---|
+/// | `consecutive_failures` | 5 |
+/// | `base_ejection` | 10 s |
+/// | `max_ejection` | 300 s |
+/// | `growth` | 2 |
+/// | `jitter` | 0.2 |
+/// | `trial_successes` | 1 |
+/// | `max_ejected` | 1.0 |
+/// | `panic_below` | 0.0 |
+/// | `panic` | [`Panic::UseAll`] |
+/// | `drop_counts_after` | 1 s |
+///
+/// Nonsense is refused when the balancer is built, with an error that names the setting.
+///
+/// ```
+/// use counterpoise::{Builder, Health, RoundRobin, discover};
+/// use std::time::Duration;
+///
+/// let health = Health::new().consecutive_failures(3).base_ejection(Duration::from_secs(2));
+/// let endpoints = discover::list([("a", counterpoise::Endpoint::new(counterpoise::Direct(())))]);
+/// let layer = Builder::new().health(health).layer(endpoints, RoundRobin::new());
+/// assert!(layer.is_ok());
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use]
+pub struct Health {
+    pub(super) consecutive_failures: u32,
+    pub(super) base_ejection: Duration,
+    pub(super) max_ejection: Duration,
+    pub(super) growth: f64,
+    pub(super) jitter: f64,
+    trial_successes: u32,
+    max_ejected: f64,
+    panic_below: f64,
+    panic: Panic,
+    drop_counts_after: Duration,
+    ejects: bool,
+}
+
+/// What happens to calls when too few endpoints are healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Panic {
+    /// Health is ignored: calls are spread over all endpoints with a weight. A success
+    /// brings its endpoint back at once.
+    UseAll,
+    /// Calls fail at once, until an endpoint is back. The trials still go out.
+    Fail,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            base_ejection: Duration::from_secs(10),
+            max_ejection: Duration::from_secs(300),
+            growth: 2.0,
+            jitter: 0.2,
+            trial_successes: 1,
+            max_ejected: 1.0,
+            panic_below: 0.0,
+            panic: Panic::UseAll,
+            drop_counts_after: Duration::from_secs(1),
+            ejects: true,
+        }
+    }
+}
+
+impl Health {
+    /// Creates the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ejects nobody. Outcomes are still counted in the statistics.
+    pub fn off() -> Self {
+        Self { ejects: false, ..Self::default() }
+    }
+
+    /// Sets how many failures in a row eject an endpoint. Default: 5.
+    ///
+    /// Any success between them starts the count anew; time does not.
+    pub fn consecutive_failures(mut self, failures: u32) -> Self {
+        self.consecutive_failures = failures;
+        self
+    }
+
+    /// Sets how long the first ejection lasts. Default: 10 s.
+    pub fn base_ejection(mut self, period: Duration) -> Self {
+        self.base_ejection = period;
+        self
+    }
+
+    /// Sets the longest ejection, before jitter. Default: 300 s.
+    pub fn max_ejection(mut self, period: Duration) -> Self {
+        self.max_ejection = period;
+        self
+    }
+
+    /// Sets by what factor each ejection is longer than the one before. Default: 2.
+    ///
+    /// The n-th period is `base_ejection × growth^(n-1)`, up to `max_ejection`. A past
+    /// period is forgotten once the endpoint has been back in service for as long.
+    pub fn growth(mut self, factor: f64) -> Self {
+        self.growth = factor;
+        self
+    }
+
+    /// Sets up to what share of itself each period is lengthened by chance, so that many
+    /// clients do not return in the same instant. Default: 0.2; 0 switches it off.
+    pub fn jitter(mut self, share: f64) -> Self {
+        self.jitter = share;
+        self
+    }
+
+    /// Sets how many trials in a row must succeed before an endpoint is back. Default: 1.
+    pub fn trial_successes(mut self, successes: u32) -> Self {
+        self.trial_successes = successes;
+        self
+    }
+
+    /// Sets what share of the endpoints that have a weight may be ejected at once.
+    /// Default: 1.0.
+    ///
+    /// The number is rounded down, but is at least one while the share is not zero. The
+    /// only endpoint is never ejected. When the set shrinks, those that would be back
+    /// soonest come back now.
+    pub fn max_ejected(mut self, share: f64) -> Self {
+        self.max_ejected = share;
+        self
+    }
+
+    /// Sets below what share of healthy endpoints [`panic`](Self::panic) applies. With no
+    /// healthy endpoint at all it always does. Default: 0.0.
+    pub fn panic_below(mut self, share: f64) -> Self {
+        self.panic_below = share;
+        self
+    }
+
+    /// Sets what happens to calls when too few endpoints are healthy. Default:
+    /// [`Panic::UseAll`].
+    pub fn panic(mut self, panic: Panic) -> Self {
+        self.panic = panic;
+        self
+    }
+
+    /// Sets from which age on a call that was dropped unfinished counts as a failure.
+    /// Default: 1 s.
+    ///
+    /// A timeout above the balancer reaches it as a drop, so this should be no more than
+    /// that timeout, or endpoints that hang are never ejected. Younger drops neither raise
+    /// nor clear the count: callers may change their minds.
+    pub fn drop_counts_after(mut self, age: Duration) -> Self {
+        self.drop_counts_after = age;
+        self
+    }
+
+    /// Returns the age from which a dropped call is a failure.
+    pub(crate) const fn drop_age(&self) -> Duration {
+        self.drop_counts_after
+    }
+
+    /// Returns the number of failures that ejects; never reached if health is off.
+    pub(crate) const fn threshold(&self) -> u32 {
+        if self.ejects { self.consecutive_failures } else { u32::MAX }
+    }
+
+    pub(crate) const fn trials_needed(&self) -> u32 {
+        self.trial_successes
+    }
+
+    pub(crate) const fn fails_in_panic(&self) -> bool {
+        matches!(self.panic, Panic::Fail)
+    }
+
+    /// Returns how many of `candidates` may be out at once.
+    pub(crate) fn ejection_limit(&self, candidates: usize) -> usize {
+        if candidates < 2 || self.max_ejected == 0.0 {
+            return 0;
+        }
+        // The tiny addition keeps shares like 0.7 of 10 from falling below a whole number.
+        let share = (self.max_ejected * candidates as f64 + 1e-9).floor() as usize;
+        share.clamp(1, candidates)
+    }
+
+    /// Returns whether `healthy` of `candidates` are too few.
+    pub(crate) fn is_panic(&self, healthy: usize, candidates: usize) -> bool {
+        let least = self.panic_below * candidates as f64;
+        candidates > 0 && (healthy == 0 || (healthy as f64) < least - 1e-9)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |bad: bool, field, problem| match bad {
+            true => Err(ConfigError::new(field, problem)),
+            false => Ok(()),
+        };
+        let outside = |share: f64| !(0.0..=1.0).contains(&share);
+        let failures = self.consecutive_failures;
+        refuse(failures == 0, "consecutive_failures", "must be at least 1")?;
+        refuse(failures > MAX_FAILURES, "consecutive_failures", "must be below 2^29")?;
+        refuse(self.base_ejection.is_zero(), "base_ejection", "must be longer than zero")?;
+        let longest = self.max_ejection;
+        refuse(longest < self.base_ejection, "max_ejection", "must not be below base_ejection")?;
+        refuse(longest > LONGEST, "max_ejection", "must be at most a year")?;
+        let growth = self.growth;
+        refuse(!(1.0..=1e6).contains(&growth), "growth", "must be between 1 and 1,000,000")?;
+        refuse(outside(self.jitter), "jitter", "must be between 0 and 1")?;
+        refuse(self.trial_successes == 0, "trial_successes", "must be at least 1")?;
+        refuse(outside(self.max_ejected), "max_ejected", "must be between 0 and 1")?;
+        refuse(outside(self.panic_below), "panic_below", "must be between 0 and 1")
+    }
+}
+
+/// No period is longer, so that adding one to any instant stays in range.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,0 +1,278 @@
+//! What all clones of a balancer share: the published snapshot, and the door through which
+//! everything goes that changes it.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    discover::{launcher::Launcher, progress::Progress, roster::Roster},
+    error::{Counts, Error, ErrorKind},
+    health::standing::Period,
+    node::{Door, Limits, Node, Verdict},
+    policy::{Policy, View, ticket::Tickets},
+    settings::Settings,
+    snapshot::Snapshot,
+    util::lock,
+};
+
+/// The shared heart of a balancer.
+pub(crate) struct Hub<T, P: Policy> {
+    pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
+    /// From when on a call must come to the door first, in nanoseconds since `origin`.
+    due: AtomicU64,
+    origin: Instant,
+    pub(crate) policy: P,
+    pub(crate) tickets: Tickets,
+    pub(crate) settings: Settings,
+    door: Mutex<Room<T>>,
+    pub(crate) progress: Progress,
+    launcher: Launcher,
+    /// Calls that wait for an endpoint.
+    pub(crate) waiting: AtomicUsize,
+    /// Rings whenever a waiting call should look again.
+    pub(crate) bell: Arc<Notify>,
+}
+
+/// What is behind the door.
+#[derive(Debug)]
+struct Room<T> {
+    roster: Roster<T>,
+    published: Instant,
+    /// Transitions that the published snapshot does not show yet.
+    gathered: usize,
+}
+
+/// What a visit to the door has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    Health,
+    Members,
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// Up to this many members, every transition is compiled at once.
+const SMALL: usize = 256;
+
+/// How long the transitions of a large set are gathered. Gates close at once all the same.
+const GATHER: Duration = Duration::from_millis(10);
+
+impl<T, P: Policy> Hub<T, P> {
+    pub(crate) fn new(policy: P, settings: Settings, launcher: Launcher, now: Instant) -> Self {
+        let (seed, first_ticket) = settings.draw();
+        let roster = Roster::new(settings.health.clone(), settings.keep_last, seed);
+        let hub = Self {
+            snapshot: ArcSwap::from_pointee(Snapshot {
+                generation: 0,
+                nodes: Arc::default(),
+                eligible: Box::default(),
+                panic: false,
+                counts: Counts::default(),
+                table: None,
+            }),
+            due: AtomicU64::new(NEVER),
+            origin: now,
+            policy,
+            tickets: Tickets::starting_at(first_ticket),
+            settings,
+            door: Mutex::new(Room { roster, published: now, gathered: 0 }),
+            progress: Progress::default(),
+            launcher,
+            waiting: AtomicUsize::new(0),
+            bell: Arc::default(),
+        };
+        hub.visit(now, |_| ((), Change::Members));
+        hub
+    }
+
+    /// Goes through the door: everything that changes what may be picked does.
+    pub(crate) fn visit<R>(
+        &self,
+        now: Instant,
+        work: impl FnOnce(&mut Roster<T>) -> (R, Change),
+    ) -> R {
+        let mut room = lock(&self.door);
+        let (result, change) = work(&mut room.roster);
+        let former = self.settle(&mut room, change, now);
+        let discarded = room.roster.take_discarded();
+        drop(room);
+        // Users' services are dropped here, outside the door.
+        drop((former, discarded));
+        if change != Change::Nothing {
+            self.bell.notify_waiters();
+        }
+        result
+    }
+
+    /// Looks at the members and the snapshot that shows them, both of one moment.
+    pub(crate) fn inspect<R>(
+        &self,
+        look: impl FnOnce(&Roster<T>, &Snapshot<T, P::Table>) -> R,
+    ) -> R {
+        let room = lock(&self.door);
+        look(&room.roster, &self.snapshot.load())
+    }
+
+    /// Returns whether something is due at the door. Cost: one load while all are healthy.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let due = self.due.load(Ordering::Acquire);
+        due != NEVER && self.since_origin(now) >= due
+    }
+
+    /// Returns when something is due at the door.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let due = self.due.load(Ordering::Acquire);
+        (due != NEVER).then(|| self.origin + Duration::from_nanos(due))
+    }
+
+    /// Has the driver run, if it could not be spawned before.
+    pub(crate) fn launch(&self) {
+        self.launcher.launch();
+    }
+
+    pub(crate) fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    /// Waits until the set has `count` members.
+    pub(crate) async fn ready_when(&self, count: usize) -> Result<(), Error> {
+        loop {
+            let heard = self.bell.notified();
+            self.launch();
+            let counts = self.snapshot.load().counts;
+            if counts.members >= count {
+                return Ok(());
+            }
+            if self.progress.has_finished() {
+                let cause = self.progress.last_error();
+                return Err(Error::unavailable(ErrorKind::DiscoveryEnded, counts, cause));
+            }
+            if let Some(cause) = self.progress.last_error() {
+                return Err(Error::unavailable(ErrorKind::Empty, counts, Some(cause)));
+            }
+            heard.await;
+        }
+    }
+
+    /// Publishes what was gathered for long enough, and hands out the place of a trial.
+    pub(crate) fn attend(&self, now: Instant) -> Option<(Arc<Node<T>>, Period)> {
+        self.visit(now, |roster| (roster.start_trial(now), Change::Nothing))
+    }
+
+    /// Publishes what was gathered, whatever its age.
+    pub(crate) fn flush(&self, now: Instant) {
+        let mut room = lock(&self.door);
+        let former = (room.gathered > 0).then(|| self.publish(&mut room, Change::Health, now));
+        self.set_due(&room);
+        drop(room);
+        drop(former);
+    }
+
+    fn settle(&self, room: &mut Room<T>, change: Change, now: Instant) -> Option<Former<T, P>> {
+        let ripe = room.gathered > 0 && now >= room.published + GATHER;
+        let publish = match change {
+            Change::Nothing => ripe,
+            Change::Health => ripe || !self.may_gather(room, now),
+            Change::Members => true,
+        };
+        let former = if publish {
+            self.publish(room, change, now)
+        } else {
+            room.gathered += usize::from(change == Change::Health);
+            None
+        };
+        self.set_due(room);
+        former
+    }
+
+    /// Returns whether a transition may wait for others: in a large set that was published a
+    /// moment ago, while few picks land on a closed gate.
+    fn may_gather(&self, room: &Room<T>, now: Instant) -> bool {
+        let snapshot = self.snapshot.load();
+        snapshot.nodes.len() > SMALL
+            && now < room.published + GATHER
+            && room.gathered * 8 < snapshot.eligible.len()
+            && room.roster.is_panic() == snapshot.panic
+    }
+
+    /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
+    fn publish(&self, room: &mut Room<T>, change: Change, now: Instant) -> Option<Former<T, P>> {
+        let former = self.snapshot.load_full();
+        let roster = &room.roster;
+        let (eligible, panic) = roster.eligible();
+        let view = View::new(roster.members(), &eligible);
+        let compile = || self.policy.compile(&view, former.table.as_ref());
+        let table = match catch_unwind(AssertUnwindSafe(compile)) {
+            Ok(table) => Some(table),
+            Err(payload) => {
+                self.progress.policy_panicked(payload.as_ref());
+                return Some(former);
+            }
+        };
+        let nodes = match change {
+            Change::Members => roster.nodes().into(),
+            _ => Arc::clone(&former.nodes),
+        };
+        let generation = former.generation + 1;
+        let counts = roster.counts();
+        let next = Snapshot { generation, nodes, eligible, panic, counts, table };
+        self.snapshot.store(Arc::new(next));
+        (room.published, room.gathered) = (now, 0);
+        Some(former)
+    }
+
+    fn set_due(&self, room: &Room<T>) {
+        let gathered = (room.gathered > 0).then(|| room.published + GATHER);
+        let due = room.roster.next_trial().into_iter().chain(gathered).min();
+        let due = due.map_or(NEVER, |at| self.since_origin(at));
+        self.due.store(due, Ordering::Release);
+    }
+
+    /// 584 years fit.
+    fn since_origin(&self, at: Instant) -> u64 {
+        let nanos = at.saturating_duration_since(self.origin).as_nanos();
+        u64::try_from(nanos).unwrap_or(NEVER - 1)
+    }
+}
+
+type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
+
+impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
+    fn limits(&self) -> Limits {
+        let health = &self.settings.health;
+        Limits { threshold: health.threshold(), drop_age: health.drop_age() }
+    }
+
+    fn eject(&self, id: u64, period: Period, now: Instant) {
+        self.visit(now, |roster| ((), health(roster.eject(id, period, now))));
+    }
+
+    fn recover(&self, id: u64, period: Period, now: Instant) {
+        self.visit(now, |roster| ((), health(roster.recover(id, period, now))));
+    }
+
+    fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
+        self.visit(now, |roster| ((), health(roster.end_trial(id, period, verdict, now))));
+    }
+}
+
+const fn health(changed: bool) -> Change {
+    if changed { Change::Health } else { Change::Nothing }
+}
+
+impl<T, P: Policy> fmt::Debug for Hub<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}

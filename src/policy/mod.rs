@@ -1,0 +1,60 @@
+//! How an endpoint is chosen.
+//!
+//! A [`Policy`] compiles a table from the members of the set each time the set changes; it
+//! never sees a request. [`Pick`] makes one choice from the table, the ticket and the
+//! request. Both are pure: what the table holds and what a pick returns depend on nothing
+//! else, so that every choice can be repeated.
+
+mod boxed;
+mod round_robin;
+pub(crate) mod ticket;
+mod turn;
+mod view;
+
+pub use boxed::{BoxPolicy, BoxTable};
+pub(crate) use round_robin::rotate;
+pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
+pub use turn::Turn;
+pub use view::{Member, View};
+
+/// Compiles what its picks need to know of the members.
+///
+/// See `examples/custom_policy.rs` for a whole policy.
+pub trait Policy: Send + Sync + 'static {
+    /// What a pick reads. Immutable: one table belongs to one snapshot.
+    type Table: Send + Sync + 'static;
+
+    /// Compiles the table of the next snapshot.
+    ///
+    /// `previous` is the table of the snapshot before, so that work or state can be
+    /// carried over. Called once for each change of the eligible endpoints or their
+    /// weights, never per request. It runs under the lock that orders the changes: it must
+    /// not call back into the balancer. If it panics, the panic is reported in the
+    /// [statistics](crate::Stats), the former snapshot stays in use, and the next change
+    /// compiles anew.
+    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
+}
+
+/// Makes one choice for a request of type `Req`.
+pub trait Pick<Req: ?Sized>: Policy {
+    /// Chooses an endpoint for the request.
+    ///
+    /// May be called again for the same request when the chosen endpoint has just left
+    /// rotation, is not ready, or was tried before. A panic reaches the caller.
+    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice;
+}
+
+/// What a pick chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Choice {
+    /// The member at this index of the [`View`] from which the table was compiled.
+    ///
+    /// If it may not be picked now, the policy is asked again, and after a few times
+    /// another member is taken. An index that is out of range is an error of the call.
+    Member(usize),
+    /// Any eligible member: the balancer rotates over them.
+    Any,
+    /// None: the call fails, for this reason.
+    Refuse(&'static str),
+}

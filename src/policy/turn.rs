@@ -1,0 +1,47 @@
+//! What one pick may know beside its table and its request.
+
+use std::cell::Cell;
+
+use super::ticket::Tickets;
+
+/// One pick's view of its snapshot, and its ticket.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    eligible: &'a [u32],
+    tickets: &'a Tickets,
+    ticket: Cell<Option<u64>>,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) const fn new(eligible: &'a [u32], tickets: &'a Tickets) -> Self {
+        Self { eligible, tickets, ticket: Cell::new(None) }
+    }
+
+    /// Returns the number that this pick drew from the balancer's counter.
+    ///
+    /// Consecutive picks draw consecutive numbers, wrapping at 2^64, whatever threads they
+    /// run on and however the set changes. Drawn when first asked for, so that a pick
+    /// without a choice uses none up. Cost: one `fetch_add`, once.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.ticket.get().unwrap_or_else(|| {
+            let ticket = self.tickets.draw();
+            self.ticket.set(Some(ticket));
+            ticket
+        })
+    }
+
+    /// Returns the indexes of the members that may be picked, in rising order.
+    ///
+    /// Not empty: with nothing eligible no pick is made.
+    #[must_use]
+    pub const fn eligible(&self) -> &'a [u32] {
+        self.eligible
+    }
+
+    /// Returns whether the member at this index may be picked. Cost: O(log n).
+    #[must_use]
+    pub fn is_eligible(&self, index: usize) -> bool {
+        u32::try_from(index).is_ok_and(|index| self.eligible.binary_search(&index).is_ok())
+    }
+}

@@ -1,0 +1,21 @@
+//! The immutable view that one pick works on: the hinge between the sides.
+
+use std::sync::Arc;
+
+use crate::{error::Counts, node::Node};
+
+/// Everything a pick may depend on, of one generation.
+#[derive(Debug)]
+pub(crate) struct Snapshot<T, B> {
+    /// Grows by one with each publication.
+    pub(crate) generation: u64,
+    /// The members, in the order in which they joined.
+    pub(crate) nodes: Arc<[Arc<Node<T>>]>,
+    /// Indexes of the nodes that may be picked, in rising order.
+    pub(crate) eligible: Box<[u32]>,
+    /// Whether ejections are ignored.
+    pub(crate) panic: bool,
+    pub(crate) counts: Counts,
+    /// What the policy compiled; nothing if it has only panicked so far.
+    pub(crate) table: Option<B>,
+}

@@ -1,0 +1,229 @@
+//! What can be seen of a balancer from outside.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    discover::{progress::Discovery, roster::Entry},
+    error::{BoxError, Counts},
+    health::ejection::Stage,
+    hub::Hub,
+    node::{Node, Reading},
+    policy::{Member, Policy},
+};
+
+/// A balancer at one moment: exactly the set that the next pick would use.
+///
+/// Its `Display` form is a table. Taking one changes nothing.
+///
+/// ```
+/// use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
+///
+/// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
+/// let stats = Balance::new(endpoints, RoundRobin::new()).stats();
+/// assert_eq!(stats.endpoints.len(), 0, "discovery runs once there is a runtime");
+/// println!("{stats}");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The number of the snapshot; grows with each change.
+    pub generation: u64,
+    /// The endpoints, in the order in which they joined.
+    pub endpoints: Vec<EndpointStats>,
+    /// How many there are, are ejected, are drained.
+    pub counts: Counts,
+    /// Whether ejections are ignored, because too few endpoints are healthy.
+    pub panic: bool,
+    /// Calls that wait for an endpoint.
+    pub waiting: usize,
+    /// How discovery is doing.
+    pub discovery: Discovery,
+    /// Errors that discovery has yielded.
+    pub discovery_errors: u64,
+    /// The error that discovery yielded since its last change.
+    pub last_discovery_error: Option<BoxError>,
+    /// How often the policy panicked while compiling; the former snapshot stayed in use.
+    pub policy_panics: u64,
+    /// What the policy last panicked with.
+    pub last_policy_panic: Option<String>,
+}
+
+/// One endpoint at one moment.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct EndpointStats {
+    /// The `Display` form of the key.
+    pub name: Arc<str>,
+    /// The weight that was set.
+    pub weight: u32,
+    /// The weight that counts now: zero while ejected.
+    pub effective_weight: f64,
+    /// Where the endpoint stands.
+    pub state: EndpointState,
+    /// Time until an ejected endpoint is tried; zero if that is due.
+    pub returns_in: Option<Duration>,
+    /// Calls that run now.
+    pub in_flight: u64,
+    /// Calls that were sent here.
+    pub picks: u64,
+    /// Calls that ended in success.
+    pub successes: u64,
+    /// Calls that ended in failure.
+    pub failures: u64,
+    /// Calls that the endpoint pushed back.
+    pub overloads: u64,
+    /// Calls that ended without saying anything about the endpoint.
+    pub neutrals: u64,
+    /// Calls that were dropped before they ended.
+    pub drops: u64,
+    /// Failures since the last success.
+    pub consecutive_failures: u32,
+    /// How often the endpoint was ejected.
+    pub ejections: u64,
+}
+
+/// Where an endpoint stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EndpointState {
+    /// In rotation.
+    Serving,
+    /// In rotation, but the last service that was polled was not ready.
+    Unready,
+    /// Listed, but with weight zero.
+    Drained,
+    /// Out of rotation for its failures.
+    Ejected,
+    /// Out of rotation; one call is trying it.
+    OnTrial,
+    /// Removed by discovery, but kept because it was among the last; in rotation.
+    Kept,
+}
+
+impl Stats {
+    pub(crate) fn of<T, P: Policy>(hub: &Hub<T, P>) -> Self {
+        let now = Instant::now();
+        let progress = &hub.progress;
+        hub.inspect(|roster, snapshot| {
+            let columns = roster.nodes().iter().zip(roster.members()).zip(roster.entries());
+            let endpoint = |((node, member), entry): ((&Arc<Node<T>>, _), _)| {
+                EndpointStats::of(node, member, entry, snapshot.panic, now)
+            };
+            Self {
+                generation: snapshot.generation,
+                endpoints: columns.map(endpoint).collect(),
+                counts: roster.counts(),
+                panic: snapshot.panic,
+                waiting: hub.waiting.load(Ordering::Relaxed),
+                discovery: progress.discovery(),
+                discovery_errors: progress.errors(),
+                last_discovery_error: progress.last_error(),
+                policy_panics: progress.policy_panics(),
+                last_policy_panic: progress.last_panic(),
+            }
+        })
+    }
+
+    /// Returns the endpoint of this name.
+    #[must_use]
+    pub fn endpoint(&self, name: &str) -> Option<&EndpointStats> {
+        self.endpoints.iter().find(|endpoint| &*endpoint.name == name)
+    }
+}
+
+impl EndpointStats {
+    fn of<T>(node: &Node<T>, member: &Member, entry: &Entry, panic: bool, now: Instant) -> Self {
+        let state = &node.state;
+        let read = state.counters.read();
+        let Reading { started, successes, failures, overloads, neutrals, drops } = read;
+        let counts = panic || member.healthy;
+        Self {
+            name: Arc::clone(&member.name),
+            weight: member.weight,
+            effective_weight: if counts { f64::from(member.weight) } else { 0.0 },
+            state: EndpointState::of(node, member, entry),
+            returns_in: match entry.record.stage() {
+                Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
+                Stage::Serving | Stage::Trial { .. } => None,
+            },
+            in_flight: read.in_flight(),
+            picks: started,
+            successes,
+            failures,
+            overloads,
+            neutrals,
+            drops,
+            consecutive_failures: state.standing.failures(),
+            ejections: entry.record.total(),
+        }
+    }
+}
+
+impl EndpointState {
+    fn of<T>(node: &Node<T>, member: &Member, entry: &Entry) -> Self {
+        match entry.record.stage() {
+            _ if member.weight == 0 => Self::Drained,
+            Stage::Out { .. } => Self::Ejected,
+            Stage::Trial { .. } => Self::OnTrial,
+            Stage::Serving if entry.kept => Self::Kept,
+            Stage::Serving if node.state.is_unready() => Self::Unready,
+            Stage::Serving => Self::Serving,
+        }
+    }
+}
+
+impl fmt::Display for EndpointState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Serving => "serving",
+            Self::Unready => "unready",
+            Self::Drained => "drained",
+            Self::Ejected => "ejected",
+            Self::OnTrial => "on trial",
+            Self::Kept => "kept",
+        })
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total: u64 = self.endpoints.iter().map(|endpoint| endpoint.picks).sum();
+        writeln!(
+            f,
+            "{:<20} {:>9} {:>8} {:>9} {:>10} {:>6} {:>8} {:>7} {:>9}",
+            "endpoint",
+            "state",
+            "weight",
+            "in flight",
+            "picks",
+            "share",
+            "failures",
+            "drops",
+            "returns in"
+        )?;
+        for endpoint in &self.endpoints {
+            let share = 100.0 * endpoint.picks as f64 / total.max(1) as f64;
+            let returns = endpoint.returns_in.map(|left| format!("{:.1} s", left.as_secs_f64()));
+            writeln!(
+                f,
+                "{:<20} {:>9} {:>8} {:>9} {:>10} {:>5.1}% {:>8} {:>7} {:>9}",
+                endpoint.name,
+                endpoint.state,
+                endpoint.weight,
+                endpoint.in_flight,
+                endpoint.picks,
+                share,
+                endpoint.failures,
+                endpoint.drops,
+                returns.unwrap_or_default(),
+            )?;
+        }
+        Ok(())
+    }
+}
