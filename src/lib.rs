@@ -7,6 +7,8 @@ mod endpoint;
 mod error;
 mod grpc;
 mod health;
+#[cfg(feature = "http")]
+pub mod http;
 mod hub;
 mod node;
 mod policy;

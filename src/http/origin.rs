@@ -1,0 +1,285 @@
+//! An HTTP endpoint: scheme, authority and base path.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    str::FromStr,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{
+    HeaderValue, Request, Uri,
+    header::HOST,
+    uri::{Authority, Parts, PathAndQuery, Scheme},
+};
+use tower_service::Service;
+
+use crate::endpoint::Target;
+
+/// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
+///
+/// Each request gets the scheme and the authority of the origin. Path and query stay as
+/// they are, behind the base path if there is one. A `Host` header that the request brings
+/// is kept; without one the client sends the endpoint's authority, or, with
+/// [`preserve_host`](Self::preserve_host), the one that the request was made for.
+///
+/// Works with clients of [`http::Request`], such as hyper-util's, and with the feature
+/// `reqwest` for `reqwest::Client`. See the [module](crate::http) on TLS.
+///
+/// ```
+/// use counterpoise::{Endpoint, http::Origin};
+///
+/// # fn main() -> Result<(), counterpoise::http::OriginError> {
+/// let endpoint = Endpoint::new(Origin::try_from("http://10.0.0.1:8080")?).weight(4);
+/// assert_eq!(endpoint.target().to_string(), "http://10.0.0.1:8080/");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Origin(Arc<Inner>);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Inner {
+    scheme: Scheme,
+    authority: Authority,
+    /// Without the slash at its end; often empty.
+    base: String,
+    preserve_host: bool,
+    #[cfg(feature = "reqwest")]
+    pub(super) url: reqwest::Url,
+}
+
+/// A string that is no HTTP origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginError {
+    text: String,
+    problem: &'static str,
+}
+
+impl Origin {
+    /// Sets whether a request without a `Host` header gets one with the authority that it
+    /// was made for, instead of the endpoint's. Default: false.
+    ///
+    /// For servers that tell virtual hosts apart by the name, behind addresses. A request
+    /// that was made for no authority is left alone.
+    #[must_use]
+    pub fn preserve_host(mut self, preserve: bool) -> Self {
+        Arc::make_mut(&mut self.0).preserve_host = preserve;
+        self
+    }
+
+    /// Returns the scheme.
+    #[must_use]
+    pub fn scheme(&self) -> &Scheme {
+        &self.0.scheme
+    }
+
+    /// Returns the host, with the port if one was given.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.0.authority
+    }
+
+    #[cfg(feature = "reqwest")]
+    pub(super) fn url(&self) -> &reqwest::Url {
+        &self.0.url
+    }
+
+    pub(super) fn base(&self) -> &str {
+        &self.0.base
+    }
+
+    pub(super) fn preserves_host(&self) -> bool {
+        self.0.preserve_host
+    }
+
+    /// Points a request here.
+    fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
+        let Parts { authority, path_and_query, .. } =
+            std::mem::take(request.uri_mut()).into_parts();
+        let uri = Uri::builder()
+            .scheme(self.0.scheme.clone())
+            .authority(self.0.authority.clone())
+            .path_and_query(self.join(path_and_query)?);
+        *request.uri_mut() = uri.build()?;
+        if let Some(authority) = authority.filter(|_| self.preserves_host()) {
+            let host = HeaderValue::from_str(without_user(authority.as_str()))?;
+            request.headers_mut().entry(HOST).or_insert(host);
+        }
+        Ok(())
+    }
+
+    /// Puts the base path in front of a path.
+    fn join(&self, path: Option<PathAndQuery>) -> Result<PathAndQuery, http::Error> {
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        if self.0.base.is_empty() || path == "*" {
+            return Ok(path);
+        }
+        let base = &self.0.base;
+        let joined = match path.as_str() {
+            rest if rest.starts_with('?') => format!("{base}/{rest}"),
+            rest => format!("{base}{rest}"),
+        };
+        Ok(PathAndQuery::try_from(joined)?)
+    }
+}
+
+fn without_user(authority: &str) -> &str {
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
+impl FromStr for Origin {
+    type Err = OriginError;
+
+    fn from_str(text: &str) -> Result<Self, OriginError> {
+        let refuse = |problem| OriginError { text: text.to_owned(), problem };
+        let uri: Uri = text.parse().map_err(|_| refuse("is no URL"))?;
+        let Parts { scheme, authority, path_and_query, .. } = uri.into_parts();
+        let scheme = scheme.ok_or_else(|| refuse("has no scheme"))?;
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(refuse("is neither http nor https"));
+        }
+        let authority = authority.ok_or_else(|| refuse("has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(refuse("has a user name, which belongs in a header"));
+        }
+        let path = path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        if path.query().is_some() {
+            return Err(refuse("has a query"));
+        }
+        let base = path.path().trim_end_matches('/').to_owned();
+        #[cfg(feature = "reqwest")]
+        let url = reqwest::Url::parse(text).map_err(|_| refuse("is no URL"))?;
+        Ok(Self(Arc::new(Inner {
+            scheme,
+            authority,
+            base,
+            preserve_host: false,
+            #[cfg(feature = "reqwest")]
+            url,
+        })))
+    }
+}
+
+impl TryFrom<&str> for Origin {
+    type Error = OriginError;
+
+    fn try_from(text: &str) -> Result<Self, OriginError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Origin {
+    type Error = OriginError;
+
+    fn try_from(text: String) -> Result<Self, OriginError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}/", self.0.scheme, self.0.authority, self.0.base)
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Origin({self})")
+    }
+}
+
+impl fmt::Display for OriginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the origin {:?} {}", self.text, self.problem)
+    }
+}
+
+impl StdError for OriginError {}
+
+impl<C: Clone> Target<C> for Origin {
+    type Service = AtOrigin<C>;
+
+    fn attach(&self, client: &C) -> AtOrigin<C> {
+        AtOrigin { origin: self.clone(), client: client.clone() }
+    }
+}
+
+/// A client that is pointed at an [`Origin`].
+#[derive(Debug, Clone)]
+pub struct AtOrigin<C> {
+    pub(super) origin: Origin,
+    pub(super) client: C,
+}
+
+impl<C, B> Service<Request<B>> for AtOrigin<C>
+where
+    C: Service<Request<B>>,
+{
+    type Response = C::Response;
+    type Error = C::Error;
+    type Future = C::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+        self.client.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> C::Future {
+        // Only a path beyond the length limit can fail. The request is then left with a URI
+        // that has no authority: clients refuse it, and nobody else gets it by mistake.
+        let _too_long = self.origin.redirect(&mut request);
+        self.client.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redirected(origin: &str, uri: &str) -> String {
+        let mut request = Request::builder().uri(uri).body(()).unwrap();
+        origin.parse::<Origin>().unwrap().redirect(&mut request).unwrap();
+        request.uri().to_string()
+    }
+
+    #[test]
+    fn path_and_query_are_kept_behind_the_base_path() {
+        for (origin, uri, want) in [
+            ("http://h:1", "http://x/a/b?c=d", "http://h:1/a/b?c=d"),
+            ("http://h:1/", "/a", "http://h:1/a"),
+            ("https://h", "http://x", "https://h/"),
+            ("http://[::1]:80/base", "http://x/a%20b?q", "http://[::1]:80/base/a%20b?q"),
+            ("http://h/base/", "http://x/", "http://h/base/"),
+            ("http://h/base", "http://x?q", "http://h/base/?q"),
+        ] {
+            assert_eq!(redirected(origin, uri), want);
+        }
+    }
+
+    #[test]
+    fn hosts_are_kept_when_asked_for() {
+        let origin: Origin = "http://h:1".parse().unwrap();
+        let host = |origin: &Origin, own: Option<&str>| {
+            let mut request = Request::builder().uri("http://user@service:9/").body(()).unwrap();
+            if let Some(own) = own {
+                request.headers_mut().insert(HOST, own.parse().unwrap());
+            }
+            origin.redirect(&mut request).unwrap();
+            request.headers().get(HOST).map(|host| host.to_str().unwrap().to_owned())
+        };
+        assert_eq!(host(&origin, None), None);
+        assert_eq!(host(&origin, Some("own")).as_deref(), Some("own"));
+        let origin = origin.preserve_host(true);
+        assert_eq!(host(&origin, None).as_deref(), Some("service:9"));
+        assert_eq!(host(&origin, Some("own")).as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "h:1", "/path", "ftp://h", "http://", "http://u:p@h", "http://h/?q"] {
+            let error = text.parse::<Origin>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+}

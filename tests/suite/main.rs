@@ -1,0 +1,6 @@
+//! The behaviour of the crate, through its public API: one module per subject.
+//!
+//! Tests named `b01_…` are cases that went wrong in other load balancers.
+
+mod basics;
+mod support;
