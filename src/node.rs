@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,11 +21,19 @@ pub(crate) struct Node<T> {
 
 /// What is known of one endpoint. It belongs to the key while the key stays a member, and
 /// to the calls that still run.
+///
+/// Every call holds one reference, from being chosen until it ends. So the number of
+/// references, less those that nodes and waiting calls hold, is the number of calls in
+/// flight: a gauge that costs nothing and cannot drift.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct NodeState {
     pub(crate) standing: Standing,
     pub(crate) counters: Counters,
+    /// References that nodes hold.
+    nodes: AtomicUsize,
+    /// References of calls that wait for the endpoint to become ready.
+    parked: AtomicUsize,
     /// Set while the last service that was polled was not ready.
     unready: AtomicBool,
     pub(crate) id: u64,
@@ -63,10 +71,9 @@ pub(crate) struct Limits {
     pub(crate) drop_age: Duration,
 }
 
-/// How calls began and ended. Gauges are differences of these, so they cannot drift.
+/// How calls ended.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    started: AtomicU64,
     successes: AtomicU64,
     failures: AtomicU64,
     overloads: AtomicU64,
@@ -84,10 +91,10 @@ pub(crate) enum Ending {
     Dropped,
 }
 
-/// A reading of the counters.
+/// A reading of an endpoint's load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    pub(crate) started: u64,
+    pub(crate) in_flight: u64,
     pub(crate) successes: u64,
     pub(crate) failures: u64,
     pub(crate) overloads: u64,
@@ -96,10 +103,7 @@ pub(crate) struct Reading {
 }
 
 impl Counters {
-    pub(crate) fn start(&self) {
-        self.started.fetch_add(1, Ordering::Relaxed);
-    }
-
+    #[inline]
     pub(crate) fn end(&self, ending: Ending) {
         let counter = match ending {
             Ending::Success => &self.successes,
@@ -108,28 +112,28 @@ impl Counters {
             Ending::Neutral => &self.neutrals,
             Ending::Dropped => &self.drops,
         };
-        // Pairs with the loads of a reading: whoever sees the end sees the start.
-        counter.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn read(&self) -> Reading {
-        let ended = |counter: &AtomicU64| counter.load(Ordering::Acquire);
-        Reading {
-            successes: ended(&self.successes),
-            failures: ended(&self.failures),
-            overloads: ended(&self.overloads),
-            neutrals: ended(&self.neutrals),
-            drops: ended(&self.drops),
-            // Last, so that no call is seen to end before it began.
-            started: self.started.load(Ordering::Relaxed),
-        }
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Reading {
-    pub(crate) const fn in_flight(&self) -> u64 {
-        let ended = self.successes + self.failures + self.overloads + self.neutrals + self.drops;
-        self.started.saturating_sub(ended)
+    /// Returns how many calls were sent.
+    pub(crate) const fn picks(&self) -> u64 {
+        let Self { in_flight, successes, failures, overloads, neutrals, drops } = *self;
+        in_flight + successes + failures + overloads + neutrals + drops
+    }
+}
+
+impl<T> Node<T> {
+    pub(crate) fn new(state: Arc<NodeState>, target: T) -> Self {
+        state.nodes.fetch_add(1, Ordering::Relaxed);
+        Self { state, target }
+    }
+}
+
+impl<T> Drop for Node<T> {
+    fn drop(&mut self) {
+        self.state.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -139,6 +143,8 @@ impl NodeState {
         Self {
             standing: Standing::default(),
             counters: Counters::default(),
+            nodes: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
             unready: AtomicBool::new(false),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name,
@@ -153,6 +159,34 @@ impl NodeState {
     pub(crate) fn set_unready(&self, unready: bool) {
         if self.is_unready() != unready {
             self.unready.store(unready, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many calls run here now.
+    pub(crate) fn in_flight(self: &Arc<Self>) -> usize {
+        let others = self.nodes.load(Ordering::Relaxed) + self.parked.load(Ordering::Relaxed);
+        Arc::strong_count(self).saturating_sub(others)
+    }
+
+    /// Notes that a call waits, and does not run.
+    pub(crate) fn park(&self) {
+        self.parked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a call waits no longer.
+    pub(crate) fn unpark(&self) {
+        self.parked.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(self: &Arc<Self>) -> Reading {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Reading {
+            in_flight: self.in_flight() as u64,
+            successes: read(&self.counters.successes),
+            failures: read(&self.counters.failures),
+            overloads: read(&self.counters.overloads),
+            neutrals: read(&self.counters.neutrals),
+            drops: read(&self.counters.drops),
         }
     }
 }

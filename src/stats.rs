@@ -140,8 +140,8 @@ impl Stats {
 impl EndpointStats {
     fn of<T>(node: &Node<T>, member: &Member, entry: &Entry, panic: bool, now: Instant) -> Self {
         let state = &node.state;
-        let read = state.counters.read();
-        let Reading { started, successes, failures, overloads, neutrals, drops } = read;
+        let read = state.read();
+        let Reading { in_flight, successes, failures, overloads, neutrals, drops } = read;
         let counts = panic || member.healthy;
         Self {
             name: Arc::clone(&member.name),
@@ -152,8 +152,8 @@ impl EndpointStats {
                 Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
                 Stage::Serving | Stage::Trial { .. } => None,
             },
-            in_flight: read.in_flight(),
-            picks: started,
+            in_flight,
+            picks: read.picks(),
             successes,
             failures,
             overloads,

@@ -56,6 +56,7 @@ impl Attempts {
     }
 
     /// Returns the list of the scope that this runs in.
+    #[inline]
     pub(super) fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }

@@ -19,30 +19,31 @@ pub(crate) struct InFlight {
     period: Period,
     /// The call tries an ejected endpoint, and holds the one place for that.
     trial: bool,
+    /// The call waits for the endpoint to become ready, and does not run.
+    parked: bool,
     stage: Stage,
     started: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Chosen, but not sent: it counts nowhere yet.
+    /// Chosen, but not sent.
     Chosen,
     Running,
     /// The endpoint's own code runs now. If the guard is dropped so, that code panicked.
-    Inside {
-        sent: bool,
-    },
+    Inside,
     Closed,
 }
 
 impl InFlight {
+    #[inline]
     pub(crate) const fn new(
         node: Arc<NodeState>,
         period: Period,
         trial: bool,
         now: Instant,
     ) -> Self {
-        Self { node, period, trial, stage: Stage::Chosen, started: now }
+        Self { node, period, trial, parked: false, stage: Stage::Chosen, started: now }
     }
 
     pub(crate) fn node(&self) -> &NodeState {
@@ -53,9 +54,24 @@ impl InFlight {
         Arc::clone(&self.node.name)
     }
 
+    /// Notes that the call waits for the endpoint to become ready.
+    pub(crate) fn park(&mut self) {
+        self.parked = true;
+        self.node.park();
+        self.node.set_unready(true);
+    }
+
+    fn unpark(&mut self) {
+        if std::mem::take(&mut self.parked) {
+            self.node.unpark();
+        }
+    }
+
     /// Asks again after a wait: returns whether the endpoint still takes this call.
     pub(crate) fn renew(&mut self, panic: bool, now: Instant) -> bool {
         self.started = now;
+        self.unpark();
+        self.node.set_unready(false);
         if self.trial {
             return self.node.standing.period() == self.period && !self.node.standing.is_drained();
         }
@@ -69,22 +85,23 @@ impl InFlight {
     }
 
     /// Runs the endpoint's code that sends the request: the call counts from here on.
+    #[inline]
     pub(crate) fn send<R>(&mut self, call: impl FnOnce() -> R) -> R {
-        self.node.counters.start();
         self.stage = Stage::Running;
         self.inside(call)
     }
 
     /// Runs the endpoint's code. If it panics, that is a failure of the endpoint.
+    #[inline]
     pub(crate) fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        let stage = self.stage;
-        self.stage = Stage::Inside { sent: stage == Stage::Running };
+        let stage = std::mem::replace(&mut self.stage, Stage::Inside);
         let result = work();
         self.stage = stage;
         result
     }
 
     /// Ends the call with its outcome.
+    #[inline]
     pub(crate) fn close(&mut self, outcome: Outcome) {
         let (ending, verdict) = match outcome {
             Outcome::Success => (Ending::Success, Verdict::Good),
@@ -97,16 +114,17 @@ impl InFlight {
 
     /// Ends a call that could not be sent, because the endpoint failed to become ready.
     pub(crate) fn fail_unsent(&mut self) {
-        self.node.counters.start();
         self.end(Ending::Failure, Verdict::Bad);
     }
 
+    #[inline]
     fn end(&mut self, ending: Ending, verdict: Verdict) {
         self.stage = Stage::Closed;
         self.node.counters.end(ending);
         self.report(verdict);
     }
 
+    #[inline]
     fn report(&self, verdict: Verdict) {
         let (node, period) = (&self.node, self.period);
         if self.trial {
@@ -150,14 +168,15 @@ impl InFlight {
 }
 
 impl Drop for InFlight {
+    #[inline]
     fn drop(&mut self) {
+        self.unpark();
         match self.stage {
             Stage::Closed => {}
             Stage::Chosen if self.trial => self.report(Verdict::Nothing),
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
-            Stage::Inside { sent: true } => self.end(Ending::Failure, Verdict::Bad),
-            Stage::Inside { sent: false } => self.fail_unsent(),
+            Stage::Inside => self.end(Ending::Failure, Verdict::Bad),
         }
     }
 }

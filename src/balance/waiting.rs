@@ -115,10 +115,9 @@ where
     }
 
     /// Keeps an endpoint's service until it is ready.
-    fn park(&mut self, seat: Seat<T::Service>) {
-        let node = seat.guard.node();
-        node.set_unready(true);
-        self.avoid.excluded.push(node.id);
+    fn park(&mut self, mut seat: Seat<T::Service>) {
+        seat.guard.park();
+        self.avoid.excluded.push(seat.guard.node().id);
         self.unready.push(Readying { seat: Some(seat), request: std::marker::PhantomData });
     }
 
@@ -140,7 +139,6 @@ where
                 self.fail(seat, error.into());
                 continue;
             }
-            seat.guard.node().set_unready(false);
             let panic = self.hub.snapshot.load().panic;
             if seat.guard.renew(panic, Instant::now()) {
                 return Some(seat);

@@ -44,6 +44,7 @@ impl Launcher {
     }
 
     /// Spawns the driver if it still waits for that. Cost: one load if not.
+    #[inline]
     pub(crate) fn launch(&self) {
         if self.has_task.load(Ordering::Acquire) {
             self.launch_task();

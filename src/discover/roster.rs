@@ -150,7 +150,7 @@ impl<T> Roster<T> {
         let state = Arc::new(NodeState::new(Arc::clone(&name), door));
         let (id, weight) = (state.id, endpoint.set_weight());
         state.standing.set_drained(weight == 0);
-        self.nodes.push(Arc::new(Node { state, target: endpoint.into_target() }));
+        self.nodes.push(Arc::new(Node::new(state, endpoint.into_target())));
         self.members.push(Member { id, name, weight, healthy: true });
         self.records.push(Entry { record: Record::new(now), leaving: false, kept: false });
         id
@@ -162,7 +162,7 @@ impl<T> Roster<T> {
         let state = Arc::clone(&self.nodes[i].state);
         let weight = endpoint.set_weight();
         state.standing.set_drained(weight == 0);
-        let node = Arc::new(Node { state, target: endpoint.into_target() });
+        let node = Arc::new(Node::new(state, endpoint.into_target()));
         self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
         self.members[i].weight = weight;
         if let Stage::Out { until, .. } = self.records[i].record.stage() {

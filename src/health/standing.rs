@@ -76,6 +76,7 @@ impl Word {
 }
 
 impl Standing {
+    #[inline]
     fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
     }
@@ -101,6 +102,7 @@ impl Standing {
 
     /// Opens or refuses the gate for one call. `panic` also lets calls through to ejected
     /// endpoints.
+    #[inline]
     pub(crate) fn admit(&self, panic: bool) -> Option<Period> {
         let word = self.load();
         let open = match word.state() {
@@ -112,6 +114,7 @@ impl Standing {
     }
 
     /// Notes a success; returns true if it should bring an ejected endpoint back.
+    #[inline]
     pub(crate) fn success(&self, period: Period) -> bool {
         let word = self.load();
         if word.period() != period {

@@ -76,6 +76,7 @@ impl<Req: ?Sized> Pick<Req> for ModuloRoundRobin {
 }
 
 /// Picks the eligible member at the position that `place` finds for the ticket.
+#[inline]
 pub(crate) fn rotate(turn: &Turn<'_>, place: impl Fn(u64, u64) -> u64) -> Choice {
     let eligible = turn.eligible();
     let position = match eligible.len() {

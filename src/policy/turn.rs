@@ -13,6 +13,7 @@ pub struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
+    #[inline]
     pub(crate) const fn new(eligible: &'a [u32], tickets: &'a Tickets) -> Self {
         Self { eligible, tickets, ticket: Cell::new(None) }
     }
@@ -23,6 +24,7 @@ impl<'a> Turn<'a> {
     /// run on and however the set changes. Drawn when first asked for, so that a pick
     /// without a choice uses none up. Cost: one `fetch_add`, once.
     #[must_use]
+    #[inline]
     pub fn ticket(&self) -> u64 {
         self.ticket.get().unwrap_or_else(|| {
             let ticket = self.tickets.draw();
@@ -35,6 +37,7 @@ impl<'a> Turn<'a> {
     ///
     /// Not empty: with nothing eligible no pick is made.
     #[must_use]
+    #[inline]
     pub const fn eligible(&self) -> &'a [u32] {
         self.eligible
     }
