@@ -5,6 +5,9 @@
 //! that do nothing. What is above `bare` is the balancer's. Allocations per call are printed
 //! first.
 
+#![allow(missing_docs, reason = "criterion's macros")]
+#![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
+
 mod support;
 
 use std::{hint::black_box, time::Instant};

@@ -3,6 +3,8 @@
 //! A pick here is all that a call does to learn its endpoint's index: load the snapshot, ask
 //! the policy, draw a ticket.
 
+#![allow(missing_docs, reason = "criterion's macros")]
+
 mod support;
 
 use std::{

@@ -1,6 +1,7 @@
 //! What the benchmarks share: endpoints that cost nothing, and a driver that has run.
 
-#![allow(dead_code, reason = "each benchmark uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each benchmark uses a part")]
+#![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,62 @@
-//! Client-side load balancing for tower.
+//! Client-side load balancing for [tower](https://docs.rs/tower): one layer over a client,
+//! and its calls are spread over a live set of endpoints, fairly and past broken ones.
+//!
+//! ```
+//! # #[cfg(feature = "reqwest")]
+//! # fn client() -> Result<(), Box<dyn std::error::Error>> {
+//! use counterpoise::{BalanceLayer, Endpoint, RoundRobin, discover, http::Origin};
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//!
+//! let endpoints = discover::list([
+//!     ("a", Endpoint::new(Origin::try_from("http://10.0.0.1:8080")?)),
+//!     ("b", Endpoint::new(Origin::try_from("http://10.0.0.2:8080")?)),
+//! ]);
+//! let client = ServiceBuilder::new()
+//!     .timeout(Duration::from_secs(2))
+//!     .layer(BalanceLayer::new(endpoints, RoundRobin::new()))
+//!     .service(reqwest::Client::new());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The pieces
+//!
+//! - **Endpoints** come from a [`discover`] stream, by key: an [`Endpoint`] is a [`Target`]
+//!   with a weight. [`Direct`] brings its own service, such as a tonic `Channel`;
+//!   `http::Origin` points a shared HTTP client somewhere.
+//! - A **policy** chooses: [`RoundRobin`], or one of your own ([`Policy`], [`Pick`]), or one
+//!   that is chosen at run time ([`BoxPolicy`]).
+//! - **Health** is judged by the outcomes of calls: see [`Health`] for when an endpoint is
+//!   ejected and how it comes back, and [`Classify`] for what counts as a failure.
+//! - [`Balance`] is the service, made by [`BalanceLayer`] or [`Balance::new`]; [`Builder`]
+//!   has the settings; [`Stats`] shows what goes on; an [`Error`] names its endpoint.
+//!
+//! # Layers above
+//!
+//! `Balance` is `Clone`, `Send` and `Sync` and needs no `Buffer`. A **retry** layer above it
+//! chooses afresh for each attempt; with [`AttemptsLayer`] above the retry, each attempt
+//! prefers endpoints that the request has not tried. A **timeout** above it covers waiting,
+//! too. It reaches the balancer as a dropped call, which counts as a failure of the endpoint
+//! if it was older than [`drop_counts_after`](Health::drop_counts_after): set that to no more
+//! than the timeout, or an endpoint that hangs is never ejected. From the top:
+//!
+//! ```text
+//! timeout (whole request)  →  AttemptsLayer  →  retry  →  timeout (attempt)  →  BalanceLayer
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default, and none changes what the others do.
+//!
+//! - `http`: `http::Origin` for clients of `http::Request`, such as hyper-util's.
+//! - `reqwest`: `http::Origin` for `reqwest::Client`.
+//! - `tonic`: errors of calls that were never sent reach a tonic client as `Unavailable`.
+//!
+//! # Runtime
+//!
+//! Discovery is followed by a task on tokio, or by a [`Driver`] future that you run. Waiting
+//! calls use tokio's timers: the runtime needs its time driver enabled.
 
 mod balance;
 mod classify;
@@ -30,3 +88,8 @@ pub use policy::{
     RoundRobin, Turn, View,
 };
 pub use stats::{EndpointState, EndpointStats, Stats};
+
+/// The README's examples compile.
+#[cfg(all(doctest, feature = "reqwest", feature = "tonic"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

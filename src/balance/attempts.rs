@@ -35,7 +35,10 @@ tokio::task_local! {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Attempts(Arc<Mutex<Vec<(u64, Arc<str>)>>>);
+pub struct Attempts(Arc<Mutex<Vec<Attempt>>>);
+
+/// The id and the name of an endpoint.
+type Attempt = (u64, Arc<str>);
 
 impl Attempts {
     /// Creates an empty list.

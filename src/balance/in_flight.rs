@@ -87,6 +87,8 @@ impl InFlight {
     /// Runs the endpoint's code that sends the request: the call counts from here on.
     #[inline]
     pub(crate) fn send<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        // Whoever sends was ready just now.
+        self.node.set_unready(false);
         self.stage = Stage::Running;
         self.inside(call)
     }

@@ -136,20 +136,19 @@ where
                 match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = avoid.attempts.as_ref();
-                        return ResponseFuture::send(
-                            seat,
-                            request,
-                            attempts,
-                            self.classify.clone(),
-                        );
+                        let classify = self.classify.clone();
+                        return ResponseFuture::send(seat, request, attempts, classify);
                     }
-                    polled => Ok((seat, polled)),
+                    readiness => Some((seat, readiness)),
                 }
             }
-            Err(missed) => Err(missed),
+            Err(_) => None,
         };
-        let waiting = Waiting::new(Arc::clone(&self.hub), self.client.clone(), request, avoid);
-        ResponseFuture::wait(waiting.after(unready), self.classify.clone())
+        let mut waiting = Waiting::new(Arc::clone(&self.hub), self.client.clone(), request, avoid);
+        if let Some((seat, readiness)) = unready {
+            waiting.take_over(seat, readiness);
+        }
+        ResponseFuture::wait(waiting, self.classify.clone())
     }
 }
 

@@ -50,6 +50,9 @@ where
     place: Option<Place<T, P>>,
 }
 
+/// A seat whose service is ready, and the request for it.
+type Departure<S, Req> = (Seat<S>, Req);
+
 /// Since when the call waits, and until when.
 #[derive(Default)]
 struct Clock {
@@ -65,8 +68,6 @@ struct Readying<S, Req> {
     seat: Option<Seat<S>>,
     request: std::marker::PhantomData<fn(Req)>,
 }
-
-type Readiness<S, Req> = Poll<Result<(), <S as Service<Req>>::Error>>;
 
 impl<Req, T, P, C> Waiting<Req, T, P, C>
 where
@@ -101,17 +102,16 @@ where
     <T::Service as Service<Req>>::Error: Into<BoxError>,
     P: Policy,
 {
-    /// Takes over a seat whose service was not ready at the first look.
-    pub(super) fn after<M>(
-        mut self,
-        first: Result<(Seat<T::Service>, Readiness<T::Service, Req>), M>,
-    ) -> Self {
-        match first {
-            Ok((seat, Poll::Ready(Err(error)))) => self.fail(seat, error.into()),
-            Ok((seat, _)) => self.park(seat),
-            Err(_) => {}
+    /// Takes over a seat whose service was not ready when it was polled.
+    pub(super) fn take_over(
+        &mut self,
+        seat: Seat<T::Service>,
+        readiness: Poll<Result<(), <T::Service as Service<Req>>::Error>>,
+    ) {
+        match readiness {
+            Poll::Ready(Err(error)) => self.fail(seat, error.into()),
+            Poll::Ready(Ok(())) | Poll::Pending => self.park(seat),
         }
-        self
     }
 
     /// Keeps an endpoint's service until it is ready.
@@ -198,7 +198,7 @@ where
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(Seat<T::Service>, Req), Error>> {
+    ) -> Poll<Result<Departure<T::Service, Req>, Error>> {
         self.hub.launch();
         loop {
             if let Some(seat) = self.poll_parked(cx) {
@@ -233,18 +233,15 @@ where
         mut seat: Seat<T::Service>,
         cx: &mut Context<'_>,
     ) -> Option<Seat<T::Service>> {
-        match seat.guard.inside(|| seat.service.poll_ready(cx)) {
-            Poll::Ready(Ok(())) => {
-                seat.guard.node().set_unready(false);
-                return Some(seat);
-            }
-            Poll::Ready(Err(error)) => self.fail(seat, error.into()),
-            Poll::Pending => self.park(seat),
+        let readiness = seat.guard.inside(|| seat.service.poll_ready(cx));
+        if matches!(readiness, Poll::Ready(Ok(()))) {
+            return Some(seat);
         }
+        self.take_over(seat, readiness);
         None
     }
 
-    fn depart(&mut self, seat: Seat<T::Service>) -> (Seat<T::Service>, Req) {
+    fn depart(&mut self, seat: Seat<T::Service>) -> Departure<T::Service, Req> {
         (seat, self.request.take().expect(ENDED))
     }
 }

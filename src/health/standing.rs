@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_largest_count_and_period_overflow_into_nothing() {
-        let standing = Standing(AtomicU64::new(u64::MAX & !(STATE | DRAINED)));
+        let standing = Standing(AtomicU64::new(!(STATE | DRAINED)));
         let period = standing.admit(false).unwrap();
         assert!(standing.failure(period, MAX_FAILURES));
         assert_eq!(standing.failures(), MAX_FAILURES);

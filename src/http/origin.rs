@@ -113,10 +113,10 @@ impl Origin {
     /// Puts the base path in front of a path.
     fn join(&self, path: Option<PathAndQuery>) -> Result<PathAndQuery, http::Error> {
         let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        if self.0.base.is_empty() || path == "*" {
+        let base = self.base();
+        if base.is_empty() || path == "*" {
             return Ok(path);
         }
-        let base = &self.0.base;
         let joined = match path.as_str() {
             rest if rest.starts_with('?') => format!("{base}/{rest}"),
             rest => format!("{base}{rest}"),
