@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
+    capacity::{self, CapacityChange},
     discover::{launcher::Launcher, progress::Progress, roster::Roster},
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
@@ -84,7 +85,7 @@ impl<T, P: Policy> Hub<T, P> {
             due: AtomicU64::new(NEVER),
             origin: now,
             policy,
-            tickets: Tickets::starting_at(first_ticket),
+            tickets: Tickets::new(first_ticket, seed),
             settings,
             door: Mutex::new(Room { roster, published: now, gathered: 0 }),
             progress: Progress::default(),
@@ -113,6 +114,18 @@ impl<T, P: Policy> Hub<T, P> {
             self.bell.notify_waiters();
         }
         result
+    }
+
+    /// Sets what part of the weight counts, of the endpoints of this name.
+    pub(crate) fn set_capacity(&self, name: &str, factor: f64, now: Instant) -> CapacityChange {
+        let Some((capacity, change)) = capacity::fixed(factor) else {
+            return CapacityChange::Refused;
+        };
+        let found = self.visit(now, |roster| {
+            let found = roster.set_capacity(name, capacity);
+            (found, health(found))
+        });
+        if found { change } else { CapacityChange::Unknown }
     }
 
     /// Looks at the members and the snapshot that shows them, both of one moment.
@@ -172,8 +185,17 @@ impl<T, P: Policy> Hub<T, P> {
 
     /// Publishes what was gathered, whatever its age.
     pub(crate) fn flush(&self, now: Instant) {
+        self.publish_if(now, |room| room.gathered > 0);
+    }
+
+    /// Compiles the table anew, if the one of this generation is still in use.
+    pub(crate) fn renew(&self, generation: u64, now: Instant) {
+        self.publish_if(now, |_| self.snapshot.load().generation == generation);
+    }
+
+    fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Room<T>) -> bool) {
         let mut room = lock(&self.door);
-        let former = (room.gathered > 0).then(|| self.publish(&mut room, Change::Health, now));
+        let former = wanted(&room).then(|| self.publish(&mut room, Change::Health, now));
         self.set_due(&room);
         drop(room);
         drop(former);
@@ -211,7 +233,7 @@ impl<T, P: Policy> Hub<T, P> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
-        let view = View::new(roster.members(), &eligible);
+        let view = View::new(roster.members(), &eligible, self.tickets.first());
         let compile = || self.policy.compile(&view, former.table.as_ref());
         let table = match catch_unwind(AssertUnwindSafe(compile)) {
             Ok(table) => Some(table),

@@ -59,6 +59,7 @@
 //! calls use tokio's timers: the runtime needs its time driver enabled.
 
 mod balance;
+mod capacity;
 mod classify;
 pub mod discover;
 mod endpoint;
@@ -78,14 +79,15 @@ mod util;
 pub use balance::{
     Attempts, AttemptsLayer, AttemptsService, Balance, BalanceLayer, Builder, ResponseFuture,
 };
+pub use capacity::CapacityChange;
 pub use classify::{Classify, ErrorsAreFailures};
 pub use discover::{driver::Driver, progress::Discovery};
 pub use endpoint::{Direct, Endpoint, Target};
 pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
 pub use health::{Health, Outcome, Panic};
 pub use policy::{
-    BoxPolicy, BoxTable, Choice, MaskRoundRobin, Member, ModuloRoundRobin, Pick, Policy,
-    RoundRobin, Turn, View,
+    BoxPolicy, BoxTable, Choice, MaskRoundRobin, Member, ModuloRoundRobin, Pick, Policy, Random,
+    RoundRobin, SmoothTable, SmoothWeighted, Turn, View, WeightedRandom, WeightedTable,
 };
 pub use stats::{EndpointState, EndpointStats, Stats};
 

@@ -62,7 +62,8 @@ pub struct EndpointStats {
     pub name: Arc<str>,
     /// The weight that was set.
     pub weight: u32,
-    /// The weight that counts now: zero while ejected.
+    /// The weight that counts now: the set weight times the capacity factor, and zero while
+    /// ejected.
     pub effective_weight: f64,
     /// Where the endpoint stands.
     pub state: EndpointState,
@@ -96,7 +97,7 @@ pub enum EndpointState {
     Serving,
     /// In rotation, but the last service that was polled was not ready.
     Unready,
-    /// Listed, but with weight zero.
+    /// Listed, but with weight or capacity zero.
     Drained,
     /// Out of rotation for its failures.
     Ejected,
@@ -146,7 +147,7 @@ impl EndpointStats {
         Self {
             name: Arc::clone(&member.name),
             weight: member.weight,
-            effective_weight: if counts { f64::from(member.weight) } else { 0.0 },
+            effective_weight: if counts { member.effective_weight() } else { 0.0 },
             state: EndpointState::of(node, member, entry),
             returns_in: match entry.record.stage() {
                 Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
@@ -168,7 +169,7 @@ impl EndpointStats {
 impl EndpointState {
     fn of<T>(node: &Node<T>, member: &Member, entry: &Entry) -> Self {
         match entry.record.stage() {
-            _ if member.weight == 0 => Self::Drained,
+            _ if !member.is_open() => Self::Drained,
             Stage::Out { .. } => Self::Ejected,
             Stage::Trial { .. } => Self::OnTrial,
             Stage::Serving if entry.kept => Self::Kept,

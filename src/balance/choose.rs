@@ -39,6 +39,8 @@ pub(crate) enum Missed {
     Nothing(Counts),
     /// All that may be picked are excluded.
     Exhausted(Counts),
+    /// The table of this generation is used up.
+    UsedUp(u64),
 }
 
 /// How often the policy is asked before an endpoint is searched for.
@@ -82,10 +84,19 @@ impl<T, P: Policy> Hub<T, P> {
         let mut counts = Counts::default();
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            if let Some((node, period)) = self.pick(&snapshot, request, avoid)? {
-                return Ok(take_seat(node, period, false, now, &attach));
+            match self.pick(&snapshot, request, avoid) {
+                Ok(Some((node, period))) => {
+                    let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
+                    return Ok(seat(guard, &node.target, &attach));
+                }
+                Ok(None) => counts = snapshot.counts,
+                Err(Missed::UsedUp(generation)) => {
+                    drop(snapshot);
+                    self.renew(generation, now);
+                    continue;
+                }
+                Err(missed) => return Err(missed),
             }
-            counts = snapshot.counts;
             drop(snapshot);
             self.flush(now);
         }
@@ -100,11 +111,14 @@ impl<T, P: Policy> Hub<T, P> {
     where
         P: Pick<Req>,
     {
-        let snapshot = self.snapshot.load();
-        let turn = Turn::new(&snapshot.eligible, &self.tickets);
-        match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
-            Choice::Member(index) => Some(index),
-            Choice::Any | Choice::Refuse(_) => None,
+        loop {
+            let snapshot = self.snapshot.load();
+            let turn = Turn::new(&snapshot.eligible, &self.tickets);
+            match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
+                Choice::Member(index) => return Some(index),
+                Choice::Renew => self.renew(snapshot.generation, Instant::now()),
+                Choice::Any | Choice::Refuse(_) => return None,
+            }
         }
     }
 
@@ -194,6 +208,7 @@ fn named<'s, T, B>(
             None => Err(Missed::Policy(out_of_range(index, snapshot.nodes.len()))),
         },
         Choice::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
+        Choice::Renew => Err(Missed::UsedUp(snapshot.generation)),
         Choice::Any => Err(Missed::Nothing(snapshot.counts)),
     }
 }
@@ -201,17 +216,6 @@ fn named<'s, T, B>(
 #[cold]
 fn out_of_range(index: usize, members: usize) -> Error {
     Error::policy(format!("it named member {index} of {members}"))
-}
-
-fn take_seat<T, S>(
-    node: &Node<T>,
-    period: Period,
-    trial: bool,
-    now: Instant,
-    attach: impl Fn(&T) -> S,
-) -> Seat<S> {
-    let guard = InFlight::new(Arc::clone(&node.state), period, trial, now);
-    seat(guard, &node.target, attach)
 }
 
 fn seat<T, S>(mut guard: InFlight, target: &T, attach: impl Fn(&T) -> S) -> Seat<S> {

@@ -17,6 +17,7 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
+    capacity::CapacityChange,
     classify::{Classify, ErrorsAreFailures},
     endpoint::{Endpoint, Target},
     error::{BoxError, Error},
@@ -92,6 +93,17 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
     /// Fails with the error of discovery, or once discovery has ended with fewer.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
         self.hub.ready_when(count).await
+    }
+
+    /// Multiplies the weight of an endpoint by a factor from 0 to 1, without touching the set
+    /// weight: for what you know of its load or its health.
+    ///
+    /// The weighted policies give it the share of what is left; at 0 no policy picks it. The
+    /// factor has a resolution of 1/65,536 and stays until the next one, or until the
+    /// endpoint leaves the set. Endpoints are told by name; of several that share one, all
+    /// get it. Cost: that of a rebuild.
+    pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
+        self.hub.set_capacity(endpoint, factor, Instant::now())
     }
 
     /// Returns the index that the policy names for a request, without calling anything.

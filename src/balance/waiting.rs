@@ -210,6 +210,7 @@ where
                     None => continue,
                 },
                 Err(Missed::Policy(error)) => return Poll::Ready(Err(error)),
+                Err(Missed::UsedUp(_)) => continue,
                 Err(Missed::Nothing(counts) | Missed::Exhausted(counts)) => counts,
             };
             if self.unready.is_empty()

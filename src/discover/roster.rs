@@ -19,7 +19,7 @@ use crate::{
         standing::{Period, State},
     },
     node::{Door, Node, NodeState, Verdict},
-    policy::Member,
+    policy::{FULL, Member},
     util::random::Random,
 };
 
@@ -101,7 +101,7 @@ impl<T> Roster<T> {
         if panic && self.health.fails_in_panic() {
             return (Box::default(), false);
         }
-        let may = |member: &Member| member.weight > 0 && (panic || member.healthy);
+        let may = |member: &Member| member.is_open() && (panic || member.healthy);
         let indexes = (0_u32..).zip(&self.members).filter(|(_, m)| may(m)).map(|(i, _)| i);
         (indexes.collect(), panic)
     }
@@ -151,7 +151,7 @@ impl<T> Roster<T> {
         let (id, weight) = (state.id, endpoint.set_weight());
         state.standing.set_drained(weight == 0);
         self.nodes.push(Arc::new(Node::new(state, endpoint.into_target())));
-        self.members.push(Member { id, name, weight, healthy: true });
+        self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
         self.records.push(Entry { record: Record::new(now), leaving: false, kept: false });
         id
     }
@@ -160,16 +160,36 @@ impl<T> Roster<T> {
     pub(crate) fn replace(&mut self, id: u64, endpoint: Endpoint<T>) {
         let Some(i) = self.find(id) else { return };
         let state = Arc::clone(&self.nodes[i].state);
-        let weight = endpoint.set_weight();
-        state.standing.set_drained(weight == 0);
+        self.members[i].weight = endpoint.set_weight();
         let node = Arc::new(Node::new(state, endpoint.into_target()));
         self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
-        self.members[i].weight = weight;
+        self.open_or_drain(i);
+    }
+
+    /// Sets the part of the weight that counts, of every endpoint of this name; returns
+    /// whether there is one.
+    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32) -> bool {
+        let mut found = false;
+        for i in 0..self.members.len() {
+            if &*self.members[i].name == name {
+                found = true;
+                self.members[i].capacity = capacity;
+                self.open_or_drain(i);
+            }
+        }
+        self.count();
+        found
+    }
+
+    /// Keeps gate and queue in step with the weight.
+    fn open_or_drain(&mut self, i: usize) {
+        let (id, open) = (self.members[i].id, self.members[i].is_open());
+        self.nodes[i].state.standing.set_drained(!open);
         if let Stage::Out { until, .. } = self.records[i].record.stage() {
-            if weight == 0 {
-                self.queue.remove(&(until, id));
-            } else {
+            if open {
                 self.queue.insert((until, id));
+            } else {
+                self.queue.remove(&(until, id));
             }
         }
     }
@@ -219,7 +239,7 @@ impl<T> Roster<T> {
     }
 
     fn count(&mut self) {
-        let candidates = self.members.iter().filter(|member| member.weight > 0);
+        let candidates = self.members.iter().filter(|member| member.is_open());
         self.tally = candidates.fold(Tally::default(), |tally, member| Tally {
             candidates: tally.candidates + 1,
             ejected: tally.ejected + usize::from(!member.healthy),
@@ -229,7 +249,7 @@ impl<T> Roster<T> {
     /// Finds the ejected endpoint that would be back first: one on trial before all.
     fn soonest_back(&self) -> Option<usize> {
         let ejected = (0..self.members.len())
-            .filter(|&i| self.members[i].weight > 0 && !self.members[i].healthy);
+            .filter(|&i| self.members[i].is_open() && !self.members[i].healthy);
         ejected.min_by_key(|&i| match self.records[i].record.stage() {
             Stage::Out { until, .. } => Some(until),
             Stage::Trial { .. } | Stage::Serving => None,
@@ -242,7 +262,7 @@ impl<T> Roster<T> {
     pub(crate) fn eject(&mut self, id: u64, period: Period, now: Instant) -> bool {
         let Some(i) = self.find_in(id, period) else { return false };
         let limit = self.health.ejection_limit(self.tally.candidates);
-        let drained = self.members[i].weight == 0;
+        let drained = !self.members[i].is_open();
         let allowed = drained || self.tally.ejected < limit;
         if !allowed || !self.nodes[i].state.standing.eject(period, self.health.threshold()) {
             return false;
@@ -255,7 +275,7 @@ impl<T> Roster<T> {
 
     fn take_out(&mut self, i: usize, now: Instant) {
         let until = self.records[i].record.eject(now, &self.health, &mut self.random);
-        if self.members[i].weight > 0 {
+        if self.members[i].is_open() {
             self.queue.insert((until, self.members[i].id));
         }
     }
@@ -278,7 +298,7 @@ impl<T> Roster<T> {
         self.nodes[i].state.standing.enter(State::Serving);
         self.members[i].healthy = true;
         self.records[i].record.recover(now);
-        self.tally.ejected -= usize::from(self.members[i].weight > 0);
+        self.tally.ejected -= usize::from(self.members[i].is_open());
     }
 
     /// Hands out the place of the next trial that is due.
@@ -313,7 +333,7 @@ impl<T> Roster<T> {
             self.bring_back(i, now);
             return true;
         }
-        if self.members[i].weight > 0 {
+        if self.members[i].is_open() {
             self.queue.insert((now, id));
         }
         false

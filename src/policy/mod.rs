@@ -6,15 +6,20 @@
 //! else, so that every choice can be repeated.
 
 mod boxed;
+mod random;
 mod round_robin;
+mod smooth_weighted;
 pub(crate) mod ticket;
 mod turn;
 mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
+pub use random::{Random, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
 pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
+pub use smooth_weighted::{SmoothTable, SmoothWeighted};
 pub use turn::Turn;
+pub(crate) use view::FULL;
 pub use view::{Member, View};
 
 /// Compiles what its picks need to know of the members.
@@ -57,4 +62,6 @@ pub enum Choice {
     Any,
     /// None: the call fails, for this reason.
     Refuse(&'static str),
+    /// The table is used up: the next one is compiled from it, and the policy is asked again.
+    Renew,
 }

@@ -2,21 +2,36 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::util::padded::Padded;
+use crate::util::{padded::Padded, random::splitmix64};
 
 /// A wrapping 64-bit counter. It is never reset, inspected or repaired: unsigned
 /// arithmetic keeps every use of it in range, and 2^64 picks take centuries.
 #[derive(Debug)]
-pub(crate) struct Tickets(Padded<AtomicU64>);
+pub(crate) struct Tickets {
+    next: Padded<AtomicU64>,
+    first: u64,
+    seed: u64,
+}
 
 impl Tickets {
-    pub(crate) const fn starting_at(first: u64) -> Self {
-        Self(Padded(AtomicU64::new(first)))
+    pub(crate) const fn new(first: u64, seed: u64) -> Self {
+        Self { next: Padded(AtomicU64::new(first)), first, seed }
     }
 
     /// Draws the next ticket. Cost: one `fetch_add`.
     #[inline]
     pub(crate) fn draw(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the ticket that was drawn first.
+    pub(crate) const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Turns a ticket into a random number.
+    #[inline]
+    pub(crate) const fn random(&self, ticket: u64) -> u64 {
+        splitmix64(ticket ^ self.seed)
     }
 }

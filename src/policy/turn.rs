@@ -33,6 +33,19 @@ impl<'a> Turn<'a> {
         })
     }
 
+    /// Draws a random number in `0..bound`, without bias that could be measured; 0 if
+    /// `bound` is 0.
+    ///
+    /// It is made from the ticket and the balancer's seed, and is the same however often
+    /// one pick asks. Half-open, by widening multiplication (Lemire, "Fast random integer
+    /// generation in an interval", 2019).
+    #[must_use]
+    #[inline]
+    pub fn random_below(&self, bound: u64) -> u64 {
+        let random = self.tickets.random(self.ticket());
+        ((u128::from(random) * u128::from(bound)) >> 64) as u64
+    }
+
     /// Returns the indexes of the members that may be picked, in rising order.
     ///
     /// Not empty: with nothing eligible no pick is made.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 pub struct View<'a> {
     members: &'a [Member],
     eligible: &'a [u32],
+    start: u64,
 }
 
 /// One endpoint, as a policy sees it.
@@ -17,11 +18,16 @@ pub struct Member {
     pub(crate) weight: u32,
     /// In service, as far as its health goes.
     pub(crate) healthy: bool,
+    /// The part of the weight that counts, in units of 1/[`FULL`].
+    pub(crate) capacity: u32,
 }
 
+/// The capacity of an endpoint whose whole weight counts.
+pub(crate) const FULL: u32 = 1 << 16;
+
 impl<'a> View<'a> {
-    pub(crate) const fn new(members: &'a [Member], eligible: &'a [u32]) -> Self {
-        Self { members, eligible }
+    pub(crate) const fn new(members: &'a [Member], eligible: &'a [u32], start: u64) -> Self {
+        Self { members, eligible, start }
     }
 
     /// Returns all members: also those that are drained or ejected.
@@ -37,6 +43,25 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn eligible(&self) -> &'a [u32] {
         self.eligible
+    }
+
+    /// Returns the balancer's first ticket: where a sequence should start, so that many
+    /// balancers do not march in step.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Returns index, id and effective weight of each eligible member, in order; the
+    /// weights as whole numbers that are comparable with each other.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let (members, eligible) = (self.members, self.eligible);
+        let members = eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)));
+        let all_full = members.clone().all(|(_, member)| member.capacity == FULL);
+        members.map(move |(index, member)| {
+            let factor = if all_full { 1 } else { member.capacity };
+            (index, member.id, u64::from(member.weight) * u64::from(factor))
+        })
     }
 }
 
@@ -58,5 +83,16 @@ impl Member {
     #[must_use]
     pub const fn weight(&self) -> u32 {
         self.weight
+    }
+
+    /// Returns the weight that counts: the set weight times the capacity factor.
+    #[must_use]
+    pub fn effective_weight(&self) -> f64 {
+        f64::from(self.weight) * f64::from(self.capacity) / f64::from(FULL)
+    }
+
+    /// Returns whether the endpoint may take traffic at all, as far as its weight goes.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.weight > 0 && self.capacity > 0
     }
 }

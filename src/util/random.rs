@@ -9,6 +9,7 @@ pub(crate) fn entropy() -> u64 {
 
 /// Scrambles one number into another; a bijection (Steele, Lea and Flood, "Fast
 /// splittable pseudorandom number generators", 2014).
+#[inline]
 pub(crate) const fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

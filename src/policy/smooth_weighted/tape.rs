@@ -1,0 +1,168 @@
+//! A stretch of the sequence, made in blocks when they are needed.
+
+use std::sync::{
+    Mutex, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    credits::{Entry, FINE, total},
+    queues::Queues,
+};
+use crate::util::{lock, padded::Padded};
+
+/// The picks from one change of the set to the next, or until it is used up.
+///
+/// Each pick belongs to the one call that drew its position. A tape that ends as it began
+/// repeats for ever.
+#[derive(Debug)]
+pub(super) struct Tape {
+    cursor: Padded<AtomicU64>,
+    length: u64,
+    blocks: Box<[OnceLock<Box<[u32]>>]>,
+    /// Set once the whole tape is made: whether it ends as it began.
+    repeats: OnceLock<bool>,
+    entries: Box<[Entry]>,
+    total: i128,
+    /// Makes the blocks, one after the other.
+    maker: Mutex<Maker>,
+}
+
+#[derive(Debug, Default)]
+struct Maker {
+    queues: Option<Queues>,
+    made: usize,
+}
+
+const BLOCK: usize = 256;
+
+/// Tapes of short cycles hold several, so that a change is not needed for every few picks.
+const SHORTEST: u64 = 1_024;
+
+const LONGEST: u64 = 65_536;
+
+/// How many comparisons a fresh balancer may make to find its random start.
+const FORWARD: u64 = 2_000_000;
+
+impl Tape {
+    pub(super) fn new(entries: Vec<Entry>) -> Self {
+        let total = total(&entries);
+        let length = length(total);
+        let blocks = (length as usize).div_ceil(BLOCK);
+        Self {
+            cursor: Padded(AtomicU64::new(0)),
+            length,
+            blocks: (0..blocks).map(|_| OnceLock::new()).collect(),
+            repeats: OnceLock::new(),
+            entries: entries.into(),
+            total,
+            maker: Mutex::default(),
+        }
+    }
+
+    /// Returns a tape that begins some picks later, within reason.
+    pub(super) fn forward(self, picks: u64) -> Self {
+        let classes = Queues::new(&self.entries).classes().max(1) as u64;
+        let most = self.length.min(FORWARD / classes).max(1);
+        self.cursor.store(picks % most, Ordering::Relaxed);
+        if picks % most == 0 {
+            return self;
+        }
+        Self::new(self.credits())
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn total(&self) -> i128 {
+        self.total
+    }
+
+    /// Takes the next pick: an index of a member. None if the tape is used up.
+    pub(super) fn next(&self) -> Option<u32> {
+        let position = self.cursor.fetch_add(1, Ordering::Relaxed);
+        let position = if position < self.length { position } else { self.wrap(position)? };
+        self.at(position)
+    }
+
+    fn wrap(&self, position: u64) -> Option<u64> {
+        let repeats = self.repeats.get().copied();
+        let repeats = repeats.unwrap_or_else(|| {
+            self.make(self.blocks.len());
+            self.repeats.get().copied().unwrap_or_default()
+        });
+        repeats.then(|| position % self.length)
+    }
+
+    fn at(&self, position: u64) -> Option<u32> {
+        let (number, offset) = (position as usize / BLOCK, position as usize % BLOCK);
+        let block = self.blocks.get(number)?;
+        if block.get().is_none() {
+            self.make(number + 1);
+        }
+        block.get()?.get(offset).copied()
+    }
+
+    /// Makes the blocks up to this one, if nobody has yet.
+    #[cold]
+    fn make(&self, blocks: usize) {
+        let mut maker = lock(&self.maker);
+        while maker.made < blocks {
+            let left = self.length as usize - maker.made * BLOCK;
+            let queues = maker.queues.get_or_insert_with(|| Queues::new(&self.entries));
+            let picks = std::iter::from_fn(|| queues.next()).take(left.min(BLOCK));
+            let block = picks.map(|place| self.entries[place as usize].index).collect();
+            let _ = self.blocks[maker.made].set(block);
+            maker.made += 1;
+        }
+        if maker.made == self.blocks.len() && self.repeats.get().is_none() {
+            maker.queues = None;
+            drop(maker);
+            let _ = self.repeats.set(self.ends_as_it_began());
+        }
+    }
+
+    fn ends_as_it_began(&self) -> bool {
+        let counts = self.counts(self.length);
+        let fair = |entry: &Entry, count: u64| {
+            i128::from(count) * self.total == i128::from(entry.weight) * i128::from(self.length)
+        };
+        self.entries.iter().zip(counts).all(|(entry, count)| fair(entry, count))
+    }
+
+    /// Returns how often each entry is picked up to a position.
+    fn counts(&self, position: u64) -> Vec<u64> {
+        let last = self.entries.last().map_or(0, |entry| entry.index as usize);
+        let mut by_index = vec![0_u64; last + 1];
+        let made = self.blocks.iter().map_while(OnceLock::get);
+        for &index in made.flat_map(|block| block.iter()).take(position as usize) {
+            by_index[index as usize] += 1;
+        }
+        self.entries.iter().map(|entry| by_index[entry.index as usize]).collect()
+    }
+
+    /// Returns the entries with the credits they have after what was picked so far.
+    pub(super) fn credits(&self) -> Vec<Entry> {
+        let drawn = self.cursor.load(Ordering::Relaxed);
+        let position =
+            if drawn < self.length { drawn } else { self.wrap(drawn).unwrap_or(self.length) };
+        self.make((position as usize).div_ceil(BLOCK));
+        let counts = self.counts(position);
+        let credit = |entry: &Entry, count: u64| {
+            let due = i128::from(entry.weight) * i128::from(position);
+            entry.credit + (due - self.total * i128::from(count)) * FINE
+        };
+        let with_credit = |(entry, count)| Entry { credit: credit(entry, count), ..*entry };
+        self.entries.iter().zip(counts).map(with_credit).collect()
+    }
+}
+
+/// Returns how many picks a tape holds: whole cycles if they fit.
+fn length(total: i128) -> u64 {
+    match u64::try_from(total) {
+        Ok(0) => 0,
+        Ok(total) if total < LONGEST => total * SHORTEST.div_ceil(total),
+        _ => LONGEST,
+    }
+}
