@@ -233,7 +233,7 @@ impl<T, P: Policy> Hub<T, P> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
-        let view = View::new(roster.members(), &eligible, self.tickets.first());
+        let view = View::new(roster.members(), &eligible, self.random_start());
         let compile = || self.policy.compile(&view, former.table.as_ref());
         let table = match catch_unwind(AssertUnwindSafe(compile)) {
             Ok(table) => Some(table),
@@ -252,6 +252,10 @@ impl<T, P: Policy> Hub<T, P> {
         self.snapshot.store(Arc::new(next));
         (room.published, room.gathered) = (now, 0);
         Some(former)
+    }
+
+    fn random_start(&self) -> Option<u64> {
+        self.settings.starting_at.is_none().then(|| self.tickets.seed())
     }
 
     fn set_due(&self, room: &Room<T>) {

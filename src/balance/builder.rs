@@ -121,8 +121,9 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Fixes the first ticket: 0 makes a round robin start at the first endpoint. Default:
-    /// random, so that many clients do not start at the same endpoint.
+    /// Fixes the first ticket: 0 makes a round robin start at the first endpoint, and any
+    /// makes smooth weighted round robin start without credit. Default: random, so that many
+    /// clients do not start at the same endpoint.
     pub fn starting_at(mut self, ticket: u64) -> Self {
         self.settings.starting_at = Some(ticket);
         self

@@ -9,13 +9,12 @@ use crate::util::{padded::Padded, random::splitmix64};
 #[derive(Debug)]
 pub(crate) struct Tickets {
     next: Padded<AtomicU64>,
-    first: u64,
     seed: u64,
 }
 
 impl Tickets {
     pub(crate) const fn new(first: u64, seed: u64) -> Self {
-        Self { next: Padded(AtomicU64::new(first)), first, seed }
+        Self { next: Padded(AtomicU64::new(first)), seed }
     }
 
     /// Draws the next ticket. Cost: one `fetch_add`.
@@ -24,9 +23,9 @@ impl Tickets {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the ticket that was drawn first.
-    pub(crate) const fn first(&self) -> u64 {
-        self.first
+    /// Returns the balancer's seed.
+    pub(crate) const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Turns a ticket into a random number.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub struct View<'a> {
     members: &'a [Member],
     eligible: &'a [u32],
-    start: u64,
+    random_start: Option<u64>,
 }
 
 /// One endpoint, as a policy sees it.
@@ -26,8 +26,12 @@ pub struct Member {
 pub(crate) const FULL: u32 = 1 << 16;
 
 impl<'a> View<'a> {
-    pub(crate) const fn new(members: &'a [Member], eligible: &'a [u32], start: u64) -> Self {
-        Self { members, eligible, start }
+    pub(crate) const fn new(
+        members: &'a [Member],
+        eligible: &'a [u32],
+        random_start: Option<u64>,
+    ) -> Self {
+        Self { members, eligible, random_start }
     }
 
     /// Returns all members: also those that are drained or ejected.
@@ -45,11 +49,11 @@ impl<'a> View<'a> {
         self.eligible
     }
 
-    /// Returns the balancer's first ticket: where a sequence should start, so that many
-    /// balancers do not march in step.
+    /// Returns a seed for where a sequence should start, so that many balancers do not march
+    /// in step; none if [`starting_at`](crate::Builder::starting_at) fixed the start.
     #[must_use]
-    pub const fn start(&self) -> u64 {
-        self.start
+    pub const fn random_start(&self) -> Option<u64> {
+        self.random_start
     }
 
     /// Returns index, id and effective weight of each eligible member, in order; the

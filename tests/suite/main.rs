@@ -3,4 +3,6 @@
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
 mod basics;
+mod smooth_weighted;
 mod support;
+mod table;

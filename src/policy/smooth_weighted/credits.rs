@@ -1,6 +1,6 @@
 //! Credits: what each endpoint is owed, and how it survives a change.
 
-use crate::policy::View;
+use crate::{policy::View, util::random::splitmix64};
 
 /// One eligible endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +70,28 @@ pub(super) fn carry(former: &[Entry], former_total: i128, entries: &mut [Entry])
     }
 }
 
+/// Gives the endpoints of a fresh balancer credits at even distances, in random order.
+///
+/// They lie between -1/2 and 1/2 picks and sum to nothing, so the bounds hold from there on.
+/// Being apart they have no ties: if many balancers started at some place of the sequence
+/// that has no credit at first, all that have not had their turn would be tied, and one
+/// whose weight is raised would be next everywhere.
+pub(super) fn scatter(entries: &mut [Entry], seed: u64) {
+    let n = entries.len() as i128;
+    let all = total(entries) * FINE;
+    let mut order: Vec<_> = (0..entries.len()).collect();
+    order.sort_by_cached_key(|&place| splitmix64(seed ^ splitmix64(place as u64)));
+    let mut rest = 0;
+    for (rank, place) in (0_i128..).zip(order) {
+        let credit = (2 * rank + 1 - n) * all / (2 * n);
+        entries[place].credit = credit;
+        rest += credit;
+    }
+    if let Some(first) = entries.first_mut() {
+        first.credit -= rest;
+    }
+}
+
 const fn gcd(mut a: u64, mut b: u64) -> u64 {
     if a == 1 {
         return 1;
@@ -100,6 +122,19 @@ mod tests {
         let former = [entry(1, 1, 3), entry(2, 4, -3)];
         let picks = carried(&former, vec![entry(1, 10, 0), entry(2, 5, 0)]);
         assert!((picks[0] - 0.6).abs() < 1e-9, "{picks:?}");
+    }
+
+    #[test]
+    fn scattered_credits_are_apart_and_sum_to_nothing() {
+        for n in 1..50 {
+            let mut entries: Vec<_> = (0..n).map(|id| entry(id, 1 + id % 7, 0)).collect();
+            scatter(&mut entries, 5);
+            assert_eq!(entries.iter().map(|entry| entry.credit).sum::<i128>(), 0);
+            let half = total(&entries) * FINE / 2;
+            assert!(entries.iter().all(|entry| entry.credit.abs() <= half));
+            entries.sort_by_key(|entry| entry.credit);
+            assert!(entries.windows(2).all(|pair| pair[0].credit < pair[1].credit));
+        }
     }
 
     #[test]

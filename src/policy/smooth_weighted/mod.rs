@@ -39,8 +39,9 @@ use tape::Tape;
 /// When endpoints join, leave, are ejected or return, or weights change, everybody keeps
 /// their credit; newcomers start with none, and what a leaver had is spread over the rest by
 /// weight. So nobody bursts and nobody starves, however often the set changes. A fresh
-/// balancer starts at a random place of the sequence, or where
-/// [`starting_at`](crate::Builder::starting_at) says: 0 is the start without credit.
+/// balancer starts with credits within half a pick, scattered at random, so that many
+/// clients do not march in step; with [`starting_at`](crate::Builder::starting_at) it starts
+/// without credit, as nginx does.
 ///
 /// # Cost
 ///
@@ -84,13 +85,12 @@ impl Policy for SmoothWeighted {
     fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
         let mut entries = Entry::of(view);
         let former = previous.map(|table| &table.tape).filter(|tape| !tape.entries().is_empty());
-        let tape = match former {
-            Some(tape) => {
-                credits::carry(&tape.credits(), tape.total(), &mut entries);
-                Tape::new(entries)
-            }
-            None => Tape::new(entries).forward(view.start()),
-        };
+        match (former, view.random_start()) {
+            (Some(tape), _) => credits::carry(&tape.credits(), tape.total(), &mut entries),
+            (None, Some(seed)) => credits::scatter(&mut entries, seed),
+            (None, None) => {}
+        }
+        let tape = Tape::new(entries);
         SmoothTable { tape }
     }
 }

@@ -61,11 +61,6 @@ impl Queues {
         Self { classes, unit: total(entries) * FINE, picks: 0 }
     }
 
-    /// Returns how many different weights there are.
-    pub(super) fn classes(&self) -> usize {
-        self.classes.len()
-    }
-
     /// Makes one pick; returns its place among the entries. Cost: O(different weights).
     pub(super) fn next(&mut self) -> Option<u32> {
         self.picks += 1;

@@ -41,9 +41,6 @@ const SHORTEST: u64 = 1_024;
 
 const LONGEST: u64 = 65_536;
 
-/// How many comparisons a fresh balancer may make to find its random start.
-const FORWARD: u64 = 2_000_000;
-
 impl Tape {
     pub(super) fn new(entries: Vec<Entry>) -> Self {
         let total = total(&entries);
@@ -58,17 +55,6 @@ impl Tape {
             total,
             maker: Mutex::default(),
         }
-    }
-
-    /// Returns a tape that begins some picks later, within reason.
-    pub(super) fn forward(self, picks: u64) -> Self {
-        let classes = Queues::new(&self.entries).classes().max(1) as u64;
-        let most = self.length.min(FORWARD / classes).max(1);
-        self.cursor.store(picks % most, Ordering::Relaxed);
-        if picks % most == 0 {
-            return self;
-        }
-        Self::new(self.credits())
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
