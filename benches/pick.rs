@@ -10,13 +10,16 @@ mod support;
 use std::{
     hint::black_box,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use arc_swap::ArcSwap;
-use counterpoise::{Balance, BoxPolicy, Direct, Health, ModuloRoundRobin, Pick, RoundRobin};
+use counterpoise::{
+    Balance, BoxPolicy, Direct, Health, ModuloRoundRobin, Pick, Random, RoundRobin, SmoothWeighted,
+    WeightedRandom,
+};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use support::{Noop, SIZES, balance, two_threads};
 
@@ -41,13 +44,23 @@ fn yardstick(c: &mut Criterion) {
     group.finish();
 }
 
-fn policy<P>(c: &mut Criterion, name: &str, new: impl Fn() -> P)
+/// Weights as clusters have them: a few sizes of machine.
+fn few(n: usize) -> Vec<u32> {
+    [1, 2, 4].into_iter().cycle().take(n).collect()
+}
+
+/// Weights that are nearly all different.
+fn many(n: usize) -> Vec<u32> {
+    (0..n as u64).map(|i| 1 + (i * 48_271 % 99_991) as u32).collect()
+}
+
+fn policy<P>(c: &mut Criterion, name: &str, new: impl Fn() -> P, weights: fn(usize) -> Vec<u32>)
 where
     P: Pick<u64>,
 {
     let mut group = c.benchmark_group(name);
     for n in SIZES {
-        let balance = balance(new(), Health::new(), std::iter::repeat_n(1, n));
+        let balance = balance(new(), Health::new(), weights(n));
         group.bench_function(BenchmarkId::new("1 thread", n), |b| {
             b.iter(|| balance.preview(black_box(&7)));
         });
@@ -64,11 +77,53 @@ fn picks<P: Pick<u64>>(balance: &mut Balance<Direct<Noop>, P>, n: u64) {
     }
 }
 
-fn policies(c: &mut Criterion) {
-    policy(c, "round robin", RoundRobin::new);
-    policy(c, "modulo round robin", ModuloRoundRobin::new);
-    policy(c, "boxed round robin", || BoxPolicy::<u64>::new(RoundRobin::new()));
+fn unweighted(c: &mut Criterion) {
+    policy(c, "round robin", RoundRobin::new, few);
+    policy(c, "modulo round robin", ModuloRoundRobin::new, few);
+    policy(c, "boxed round robin", || BoxPolicy::<u64>::new(RoundRobin::new()), few);
+    policy(c, "random", Random::new, few);
 }
 
-criterion_group!(benches, yardstick, policies);
+fn weighted(c: &mut Criterion) {
+    policy(c, "smooth weighted, few weights", SmoothWeighted::new, few);
+    policy(c, "smooth weighted, many weights", SmoothWeighted::new, many);
+    policy(c, "weighted random, few weights", WeightedRandom::new, few);
+    policy(c, "weighted random, many weights", WeightedRandom::new, many);
+}
+
+/// The loop of the textbook, under the lock that sharing it takes.
+fn textbook(c: &mut Criterion) {
+    let mut group = c.benchmark_group("textbook smooth weighted in a mutex");
+    for n in SIZES {
+        let nodes: Vec<_> = few(n).into_iter().map(|weight| (i64::from(weight), 0)).collect();
+        let shared = Arc::new(Mutex::new(nodes));
+        group.bench_function(BenchmarkId::new("1 thread", n), |b| {
+            b.iter(|| textbook_pick(&shared));
+        });
+        group.bench_function(BenchmarkId::new("2 threads", n), |b| {
+            b.iter_custom(|n| {
+                two_threads([Arc::clone(&shared), Arc::clone(&shared)], n, |shared, n| {
+                    (0..n).for_each(|_| drop(black_box(textbook_pick(shared))));
+                })
+            });
+        });
+    }
+    group.finish();
+}
+
+fn textbook_pick(nodes: &Mutex<Vec<(i64, i64)>>) -> usize {
+    let mut nodes = nodes.lock().unwrap();
+    let (mut total, mut best) = (0, 0);
+    for i in 0..nodes.len() {
+        nodes[i].1 += nodes[i].0;
+        total += nodes[i].0;
+        if nodes[i].1 > nodes[best].1 {
+            best = i;
+        }
+    }
+    nodes[best].1 -= total;
+    best
+}
+
+criterion_group!(benches, yardstick, unweighted, weighted, textbook);
 criterion_main!(benches);
