@@ -4,3 +4,7 @@
 
 mod basics;
 mod support;
+
+mod grpc_sockets;
+mod http_sockets;
+mod servers;
