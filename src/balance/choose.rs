@@ -112,8 +112,10 @@ impl<T, P: Policy> Hub<T, P> {
     fn try_out<S>(&self, avoid: &Avoid, now: Instant, attach: impl Fn(&T) -> S) -> Option<Seat<S>> {
         let (node, period) = self.attend(now)?;
         let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
+        // A retry that can go elsewhere does not try the endpoint that has just failed it.
+        let elsewhere = avoid.was_tried(&node.state) && !self.snapshot.load().eligible.is_empty();
         // A guard that is dropped gives the place back.
-        (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
+        (!avoid.excludes(&node.state) && !elsewhere).then(|| seat(guard, &node.target, attach))
     }
 
     fn pick<'s, Req: ?Sized>(

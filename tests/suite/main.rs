@@ -7,4 +7,5 @@ mod support;
 
 mod grpc_sockets;
 mod http_sockets;
+mod retried_trials;
 mod servers;
