@@ -34,7 +34,7 @@ impl Table {
     /// Draws a frame below a headline.
     pub(crate) fn draw(&mut self, headline: &str, stats: &Stats) -> io::Result<()> {
         self.frames += 1;
-        if !self.in_place && self.frames % SPARSE != 0 {
+        if !self.in_place && !self.frames.is_multiple_of(SPARSE) {
             return Ok(());
         }
         let shares = self.shares(stats);
