@@ -20,7 +20,7 @@ use tonic_health::pb::{
 };
 use tower::{Service, ServiceBuilder, timeout::error::Elapsed};
 
-use crate::servers::{Server, chain, soon};
+use crate::servers::{Server, chain, soon, until};
 
 type Grpc = Balance<Direct<Channel>, RoundRobin>;
 
@@ -110,6 +110,7 @@ fn state(service: &Grpc, name: &str) -> EndpointState {
 async fn concurrent_callers_share_the_servers_exactly() {
     let servers = NAMES.map(Server::grpc);
     let service = balance(Health::new(), &servers);
+    until(|| service.stats().counts.members == 3).await;
     let mut callers = JoinSet::new();
     for _ in 0..6 {
         let service = service.clone();
@@ -126,6 +127,7 @@ async fn a_server_that_dies_is_ejected_and_comes_back() {
     let mut servers = NAMES.map(Server::grpc);
     let health = Health::new().consecutive_failures(2).growth(1.0).jitter(0.0);
     let service = balance(health.base_ejection(Duration::from_millis(20)), &servers);
+    until(|| service.stats().counts.members == 3).await;
     assert_eq!(shares(&service, 30).await, even(10));
 
     // It dies while calls are on their way.
@@ -155,6 +157,7 @@ async fn a_server_that_hangs_is_ejected_and_comes_back() {
         .growth(1.0)
         .drop_counts_after(Duration::from_millis(500));
     let service = balance(health, &servers);
+    until(|| service.stats().counts.members == 3).await;
     let timed = ServiceBuilder::new().timeout(Duration::from_secs(2)).service(service.clone());
 
     servers[2].hang(true);
@@ -254,9 +257,7 @@ async fn a_server_that_died_under_a_connection_still_names_its_endpoint() {
     check(service.clone()).await.unwrap();
     server.hang(true);
     let (result, ()) = tokio::join!(check(service), async {
-        while server.requests() < 2 {
-            tokio::task::yield_now().await;
-        }
+        until(|| server.requests() == 2).await;
         server.kill().await;
     });
     let status = result.unwrap_err();
@@ -280,12 +281,7 @@ async fn no_endpoint_is_unavailable_whatever_the_reason() {
     handle.insert("a", Endpoint::new(target.clone()));
     soon(emptied.ready_when(1)).await.unwrap();
     handle.remove(&"a");
-    soon(async {
-        while !emptied.stats().endpoints.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(|| emptied.stats().endpoints.is_empty()).await;
     assert_unavailable(emptied, ErrorKind::Empty).await;
 
     let (_handle, changes) = discover::channel::<&str, Direct<Channel>>();

@@ -16,7 +16,7 @@ use hyper_util::{
 use reqwest::{Client, Method, Request, Response};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, retry::Policy, timeout::error::Elapsed};
 
-use crate::servers::{Seen, Server, soon};
+use crate::servers::{Seen, Server, soon, until};
 
 type Http = Balance<Origin, RoundRobin, Client>;
 
@@ -102,6 +102,7 @@ async fn concurrent_callers_share_the_servers_exactly() {
     let servers = NAMES.map(Server::http);
     let layer = layer(Health::new(), &servers);
     let service: Http = layer.layer(client());
+    until(|| layer.stats().counts.members == 3).await;
     let callers = (0..6).map(|_| {
         let service = service.clone();
         tokio::spawn(async move { shares(&service, 50).await })
@@ -126,6 +127,7 @@ async fn a_server_that_dies_is_ejected_and_comes_back() {
         .growth(1.0)
         .jitter(0.0);
     let layer = layer(health, &servers);
+    until(|| layer.stats().counts.members == 3).await;
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
         .retry(Retries(1))
@@ -162,6 +164,7 @@ async fn a_server_that_hangs_is_ejected_by_the_timeouts_above() {
         .max_ejection(LONG)
         .drop_counts_after(Duration::from_millis(500));
     let layer = layer(health, &servers);
+    until(|| layer.stats().counts.members == 3).await;
     let stack = ServiceBuilder::new()
         .timeout(Duration::from_secs(2))
         .layer(layer.clone())

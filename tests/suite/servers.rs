@@ -269,6 +269,16 @@ pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_secs(60), future).await.expect("something hangs")
 }
 
+/// Waits until something is so.
+pub(crate) async fn until(so: impl Fn() -> bool) {
+    let wait = async {
+        while !so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(wait).await;
+}
+
 /// Returns the sources of an error, and itself first.
 pub(crate) fn chain<'e>(
     error: &'e (dyn std::error::Error + 'static),
