@@ -18,6 +18,7 @@ use hyper::{Request, Response, body::Incoming, server::conn::http1, service::ser
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
+    sync::oneshot,
     task::{JoinHandle, JoinSet},
 };
 
@@ -27,14 +28,11 @@ pub(crate) struct Server {
     name: &'static str,
     address: SocketAddr,
     hung: Arc<AtomicBool>,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Up(JoinHandle<()>),
-    /// Bound, so that nobody else gets the port, but not listening: connections are refused.
-    Down(Option<TcpSocket>),
+    /// While it is up. It serves until the sender is dropped.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// While it is down: bound, so that nobody else gets the port, but not listening.
+    /// Connections are refused.
+    port: Option<TcpSocket>,
 }
 
 impl Server {
@@ -42,8 +40,8 @@ impl Server {
     pub(crate) fn start(name: &'static str) -> io::Result<Self> {
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = socket.local_addr()?;
-        let state = State::Down(Some(socket));
-        let mut server = Self { name, address, hung: Arc::default(), state };
+        let mut server =
+            Self { name, address, hung: Arc::default(), running: None, port: Some(socket) };
         server.come_back()?;
         Ok(server)
     }
@@ -64,33 +62,24 @@ impl Server {
 
     /// Closes the listener and all connections, as a process that dies does.
     pub(crate) async fn die(&mut self) -> io::Result<()> {
-        if let State::Up(task) = &mut self.state {
-            task.abort();
-            // Cancelled, as wanted. From here on the sockets are closed.
-            let _cancelled = task.await;
-            self.state = State::Down(Some(bind(self.address)?));
+        if let Some((stop, task)) = self.running.take() {
+            drop(stop);
+            task.await?;
+            self.port = Some(bind(self.address)?);
         }
         Ok(())
     }
 
     /// Serves again, on the same port.
     pub(crate) fn come_back(&mut self) -> io::Result<()> {
-        if let State::Down(socket) = &mut self.state
-            && let Some(socket) = socket.take()
-        {
-            let listener = socket.listen(1024)?;
-            let task = tokio::spawn(accept(listener, self.name, Arc::clone(&self.hung)));
-            self.state = State::Up(task);
+        if let Some(port) = self.port.take() {
+            let listener = port.listen(1024)?;
+            let (stop, stopped) = oneshot::channel();
+            let hung = Arc::clone(&self.hung);
+            let task = tokio::spawn(accept(listener, self.name, hung, stopped));
+            self.running = Some((stop, task));
         }
         Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let State::Up(task) = &self.state {
-            task.abort();
-        }
     }
 }
 
@@ -102,12 +91,25 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 /// Accepts connections, and owns them: when this ends, they are closed.
-async fn accept(listener: TcpListener, name: &'static str, hung: Arc<AtomicBool>) {
+async fn accept(
+    listener: TcpListener,
+    name: &'static str,
+    hung: Arc<AtomicBool>,
+    mut stopped: oneshot::Receiver<()>,
+) {
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => break,
+            },
+            _ = &mut stopped => break,
+        };
         connections.spawn(serve(stream, name, Arc::clone(&hung)));
         while connections.try_join_next().is_some() {}
     }
+    connections.shutdown().await;
 }
 
 /// Serves one connection to its end.

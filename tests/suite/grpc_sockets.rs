@@ -292,3 +292,19 @@ async fn no_endpoint_is_unavailable_whatever_the_reason() {
     let crowded = Builder::new().max_waiting(0).balance(changes, round_robin()).unwrap();
     assert_unavailable(crowded, ErrorKind::TooManyWaiting).await;
 }
+
+/// tonic's own timeout, of one request or of a channel, ends inside the endpoint: so it is a
+/// failure of the endpoint like any other, and names it.
+#[tokio::test]
+async fn a_deadline_of_the_request_ejects_a_server_that_hangs() {
+    let servers = ["a", "b"].map(Server::grpc);
+    let service = balance(strict(), &servers);
+    servers[0].hang(true);
+    let mut request = tonic::Request::new(HealthCheckRequest::default());
+    request.set_timeout(Duration::from_millis(200));
+    let status = soon(HealthClient::new(service.clone()).check(request)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Cancelled, "{status:?}");
+    assert_eq!(cause(&status).endpoint(), Some("a"), "{status:?}");
+    assert_eq!(state(&service, "a"), EndpointState::Ejected);
+    assert_eq!(check(service).await.unwrap(), "b");
+}

@@ -31,6 +31,7 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
+    sync::oneshot,
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
@@ -46,10 +47,14 @@ pub(crate) struct Server {
     address: SocketAddr,
     manner: Arc<Manner>,
     start: Start,
-    state: State,
+    /// While it is up.
+    running: Option<Running>,
+    /// While it is down: bound, so that no other test gets the port, but not listening.
+    /// Connections are refused.
+    port: Option<TcpSocket>,
 }
 
-type Start = fn(TcpListener, Arc<Manner>) -> JoinHandle<()>;
+type Start = fn(TcpListener, Arc<Manner>) -> Running;
 
 /// What a server does with requests, and how many it has seen.
 #[derive(Debug)]
@@ -59,12 +64,11 @@ struct Manner {
     requests: AtomicUsize,
 }
 
+/// A task that accepts connections until the sender is dropped.
 #[derive(Debug)]
-enum State {
-    Up(JoinHandle<()>),
-    /// Bound, so that no other test gets the port, but not listening: connections are
-    /// refused.
-    Down(Option<TcpSocket>),
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
 }
 
 /// The address of a server that is to be told by the system.
@@ -75,7 +79,7 @@ impl Server {
     pub(crate) fn http(name: &'static str) -> Self {
         Self::new(name, |listener, manner| {
             let service = service_fn(move |request| answer(Arc::clone(&manner), request));
-            tokio::spawn(accept(listener, service))
+            Running::spawn(listener, service)
         })
     }
 
@@ -83,7 +87,7 @@ impl Server {
     pub(crate) fn grpc(name: &'static str) -> Self {
         Self::new(name, |listener, manner| {
             let service = TowerToHyperService::new(HealthServer::new(Doctor(manner)));
-            tokio::spawn(accept(listener, service))
+            Running::spawn(listener, service)
         })
     }
 
@@ -91,8 +95,8 @@ impl Server {
         let socket = bind(ANY.into());
         let address = socket.local_addr().unwrap();
         let manner = Manner { name, hung: false.into(), requests: 0.into() };
-        let state = State::Down(Some(socket));
-        let mut server = Self { address, manner: Arc::new(manner), start, state };
+        let manner = Arc::new(manner);
+        let mut server = Self { address, manner, start, running: None, port: Some(socket) };
         server.restart();
         server
     }
@@ -132,26 +136,18 @@ impl Server {
     /// Closes the listener and all connections. The port refuses connections until the
     /// server is [restarted](Self::restart).
     pub(crate) async fn kill(&mut self) {
-        if let State::Up(task) = &mut self.state {
-            task.abort();
-            assert!(task.await.unwrap_err().is_cancelled());
-            self.state = State::Down(Some(bind(self.address)));
+        if let Some(Running { stop, task }) = self.running.take() {
+            drop(stop);
+            task.await.unwrap();
+            self.port = Some(bind(self.address));
         }
     }
 
     /// Serves again, at the same port.
     pub(crate) fn restart(&mut self) {
-        if let State::Down(socket) = &mut self.state {
-            let listener = socket.take().unwrap().listen(1024).unwrap();
-            self.state = State::Up((self.start)(listener, Arc::clone(&self.manner)));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let State::Up(task) = &self.state {
-            task.abort();
+        if let Some(port) = self.port.take() {
+            let listener = port.listen(1024).unwrap();
+            self.running = Some((self.start)(listener, Arc::clone(&self.manner)));
         }
     }
 }
@@ -173,15 +169,32 @@ fn bind(address: SocketAddr) -> TcpSocket {
     socket
 }
 
+impl Running {
+    fn spawn<S, B>(listener: TcpListener, service: S) -> Self
+    where
+        S: Service<Request<Incoming>, Response = Response<B>, Future: Send>,
+        S: Clone + Send + 'static,
+        S::Error: Into<BoxError>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (stop, stopped) = oneshot::channel();
+        Self { stop, task: tokio::spawn(accept(listener, service, stopped)) }
+    }
+}
+
 /// Accepts connections, and owns them: when this ends, they are closed.
-async fn accept<S, B>(listener: TcpListener, service: S)
+async fn accept<S, B>(listener: TcpListener, service: S, mut stopped: oneshot::Receiver<()>)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Future: Send, Error: Into<BoxError>>,
     S: Clone + Send + 'static,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.unwrap().0,
+            _ = &mut stopped => break,
+        };
         let service = service.clone();
         connections.spawn(async move {
             let server = auto::Builder::new(TokioExecutor::new());
@@ -190,6 +203,7 @@ where
         });
         while connections.try_join_next().is_some() {}
     }
+    connections.shutdown().await;
 }
 
 async fn answer(
@@ -288,6 +302,6 @@ pub(crate) fn chain<'e>(
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("manner", &self.manner).field("state", &self.state).finish()
+        f.debug_struct("Server").field("manner", &self.manner).finish_non_exhaustive()
     }
 }
