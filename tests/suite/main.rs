@@ -9,3 +9,4 @@ mod grpc_sockets;
 mod http_sockets;
 mod retried_trials;
 mod servers;
+mod startup;
