@@ -163,15 +163,16 @@ impl<T, P: Policy> Hub<T, P> {
         loop {
             let heard = self.bell.notified();
             self.launch();
+            // Before the snapshot, which is then at least as new.
+            let (finished, cause) = (self.progress.has_finished(), self.progress.last_error());
             let counts = self.snapshot.load().counts;
             if counts.members >= count {
                 return Ok(());
             }
-            if self.progress.has_finished() {
-                let cause = self.progress.last_error();
+            if finished {
                 return Err(Error::unavailable(ErrorKind::DiscoveryEnded, counts, cause));
             }
-            if let Some(cause) = self.progress.last_error() {
+            if let Some(cause) = cause {
                 return Err(Error::unavailable(ErrorKind::Empty, counts, Some(cause)));
             }
             heard.await;

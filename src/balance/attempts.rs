@@ -68,6 +68,10 @@ impl Attempts {
         lock(&self.0).push((node.id, Arc::clone(&node.name)));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
     pub(super) fn contains(&self, id: u64) -> bool {
         lock(&self.0).iter().any(|&(other, _)| other == id)
     }

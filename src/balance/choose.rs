@@ -58,6 +58,10 @@ impl Avoid {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
     }
 
+    fn is_retry(&self) -> bool {
+        self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())
+    }
+
     /// The longer the call has searched, the less it asks the policy.
     fn draws(&self) -> usize {
         DRAWS.saturating_sub(self.excluded.len())
@@ -124,6 +128,10 @@ impl<T, P: Policy> Hub<T, P> {
 
     /// Takes the place of the trial that is due, if there is one.
     fn try_out<S>(&self, avoid: &Avoid, now: Instant, attach: impl Fn(&T) -> S) -> Option<Seat<S>> {
+        // A request that has failed once is not put at risk again while it can go elsewhere.
+        if avoid.is_retry() && !self.snapshot.load().eligible.is_empty() {
+            return None;
+        }
         let (node, period) = self.attend(now)?;
         let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
         // A guard that is dropped gives the place back.

@@ -21,6 +21,7 @@ use super::{
     choose::{Avoid, Missed, Seat},
 };
 use crate::{
+    discover::progress::Told,
     endpoint::Target,
     error::{BoxError, Counts, Error, ErrorKind},
     hub::Hub,
@@ -151,11 +152,9 @@ where
     }
 
     /// Returns why the call should end rather than wait for a change of the set.
-    fn verdict(&mut self, counts: Counts) -> Option<Error> {
-        let progress = &self.hub.progress;
-        let unknown = !progress.has_updated();
+    fn verdict(&mut self, told: Told, counts: Counts) -> Option<Error> {
         let empty = counts.members == 0 && self.hub.settings.wait_when_empty;
-        if (unknown || empty) && !progress.has_finished() {
+        if (!told.updated || empty) && !told.finished {
             return None;
         }
         Some(self.failure.take().unwrap_or_else(|| self.hub.shortage(counts)))
@@ -204,6 +203,8 @@ where
             if let Some(seat) = self.poll_parked(cx) {
                 return Poll::Ready(Ok(self.depart(seat)));
             }
+            // Before the snapshot: an update between the two must not make an end of a wait.
+            let told = self.hub.progress.told();
             let counts = match self.choose() {
                 Ok(seat) => match self.offer(seat, cx) {
                     Some(seat) => return Poll::Ready(Ok(self.depart(seat))),
@@ -214,7 +215,7 @@ where
                 Err(Missed::Nothing(counts) | Missed::Exhausted(counts)) => counts,
             };
             if self.unready.is_empty()
-                && let Some(error) = self.verdict(counts)
+                && let Some(error) = self.verdict(told, counts)
             {
                 return Poll::Ready(Err(error));
             }

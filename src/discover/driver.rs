@@ -125,9 +125,11 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
                 apply(roster, keys, change, &door, now);
             }
             roster.settle(now);
-            hub.progress.updated();
             ((), hub::Change::Members)
         });
+        // After the publication, so that whoever knows of the update sees what it brought.
+        hub.progress.updated();
+        hub.bell.notify_waiters();
         batch.shrink_to(POLL);
     }
 }

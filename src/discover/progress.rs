@@ -37,6 +37,16 @@ pub(crate) struct Progress {
     words: Mutex<Words>,
 }
 
+/// How far discovery has come. Whoever reads it, and then the snapshot, sees a snapshot that
+/// is at least as new.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    /// A first update was published.
+    pub(crate) updated: bool,
+    /// No other will be.
+    pub(crate) finished: bool,
+}
+
 #[derive(Debug, Default)]
 struct Words {
     error: Option<Shared>,
@@ -44,7 +54,7 @@ struct Words {
 }
 
 impl Progress {
-    /// Notes that changes were applied.
+    /// Notes that changes were applied and published.
     pub(crate) fn updated(&self) {
         self.updated.store(true, Ordering::Release);
         lock(&self.words).error = None;
@@ -75,7 +85,11 @@ impl Progress {
         }
     }
 
-    pub(crate) fn has_updated(&self) -> bool {
+    pub(crate) fn told(&self) -> Told {
+        Told { updated: self.has_updated(), finished: self.has_finished() }
+    }
+
+    fn has_updated(&self) -> bool {
         self.updated.load(Ordering::Acquire)
     }
 

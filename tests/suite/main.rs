@@ -6,3 +6,9 @@ mod basics;
 mod smooth_weighted;
 mod support;
 mod table;
+
+mod grpc_sockets;
+mod http_sockets;
+mod retried_trials;
+mod servers;
+mod startup;

@@ -1,0 +1,125 @@
+//! Real HTTP servers on the loopback interface, with a few ways to misbehave.
+
+use std::{
+    convert::Infallible,
+    future::pending,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use counterpoise::http::Origin;
+use http_body_util::Full;
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::oneshot,
+    task::{JoinHandle, JoinSet},
+};
+
+/// An HTTP server that answers every request with its name.
+#[derive(Debug)]
+pub(crate) struct Server {
+    name: &'static str,
+    address: SocketAddr,
+    hung: Arc<AtomicBool>,
+    /// While it is up. It serves until the sender is dropped.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// While it is down: bound, so that nobody else gets the port, but not listening.
+    /// Connections are refused.
+    port: Option<TcpSocket>,
+}
+
+impl Server {
+    /// Starts a server on a free port of 127.0.0.1.
+    pub(crate) fn start(name: &'static str) -> io::Result<Self> {
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = socket.local_addr()?;
+        let mut server =
+            Self { name, address, hung: Arc::default(), running: None, port: Some(socket) };
+        server.come_back()?;
+        Ok(server)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns where the server is, as a target for a balancer.
+    pub(crate) fn origin(&self) -> Origin {
+        format!("http://{}", self.address).parse().expect("an address makes an origin")
+    }
+
+    /// From now on accepts requests and never answers them.
+    pub(crate) fn hang(&self) {
+        self.hung.store(true, Ordering::Relaxed);
+    }
+
+    /// Closes the listener and all connections, as a process that dies does.
+    pub(crate) async fn die(&mut self) -> io::Result<()> {
+        if let Some((stop, task)) = self.running.take() {
+            drop(stop);
+            task.await?;
+            self.port = Some(bind(self.address)?);
+        }
+        Ok(())
+    }
+
+    /// Serves again, on the same port.
+    pub(crate) fn come_back(&mut self) -> io::Result<()> {
+        if let Some(port) = self.port.take() {
+            let listener = port.listen(1024)?;
+            let (stop, stopped) = oneshot::channel();
+            let hung = Arc::clone(&self.hung);
+            let task = tokio::spawn(accept(listener, self.name, hung, stopped));
+            self.running = Some((stop, task));
+        }
+        Ok(())
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Accepts connections, and owns them: when this ends, they are closed.
+async fn accept(
+    listener: TcpListener,
+    name: &'static str,
+    hung: Arc<AtomicBool>,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => break,
+            },
+            _ = &mut stopped => break,
+        };
+        connections.spawn(serve(stream, name, Arc::clone(&hung)));
+        while connections.try_join_next().is_some() {}
+    }
+    connections.shutdown().await;
+}
+
+/// Serves one connection to its end.
+async fn serve(stream: TcpStream, name: &'static str, hung: Arc<AtomicBool>) {
+    let answer = service_fn(async |_: Request<Incoming>| {
+        if hung.load(Ordering::Relaxed) {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(name.as_bytes()))))
+    });
+    // How a connection ends is the client's business.
+    let _ended = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+}

@@ -1,0 +1,124 @@
+//! A generated gRPC client over several servers.
+//!
+//! Run it with `cargo run --example tonic_client`. It starts three real servers of the
+//! standard gRPC health service, asks them once each, follows a stream, and then lives
+//! through the death of a server.
+
+use std::net::SocketAddr;
+
+use counterpoise::{Attempts, Balance, BoxError, Direct, Endpoint, Error, RoundRobin, discover};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{
+    Code, Status,
+    transport::{self, Channel, Server},
+};
+use tonic_health::{
+    ServingStatus,
+    pb::{self, HealthCheckRequest, health_client::HealthClient, health_server::HealthServer},
+    server::{HealthReporter, HealthService},
+};
+
+/// Generated clients run over a `Balance` as they do over a `Channel`.
+type Client = HealthClient<Balance<Direct<Channel>, RoundRobin>>;
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let [first, second, third] = [serve().await?, serve().await?, serve().await?];
+
+    // Each endpoint brings a channel of its own, which connects when it is first used.
+    let mut endpoints = Vec::new();
+    for address in [first.address, second.address, third.address] {
+        let channel = transport::Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+        endpoints.push((address, Endpoint::new(Direct(channel))));
+    }
+    let balance = Balance::new(discover::list(endpoints), RoundRobin::new());
+    let client = HealthClient::new(balance.clone());
+
+    for _ in 0..3 {
+        println!("a unary call: {:?}", check(&client).await?);
+    }
+    follow(&client, [&first, &second, &third]).await?;
+
+    println!("the server {} stops", first.address);
+    first.stop().await?;
+    for _ in 0..6 {
+        println!("a unary call: {:?}", check_again(&client).await?);
+    }
+    println!("\n{}", balance.stats());
+    Ok(())
+}
+
+/// Asks the server whose turn it is. Clones of a client share the endpoints.
+async fn check(client: &Client) -> Result<pb::health_check_response::ServingStatus, Status> {
+    let response = client.clone().check(HealthCheckRequest::default()).await?;
+    Ok(response.into_inner().status())
+}
+
+/// Asks once more if a server was not there. The attempts are noted, so that the second one
+/// goes to another server.
+async fn check_again(client: &Client) -> Result<pb::health_check_response::ServingStatus, Status> {
+    let attempts = Attempts::new();
+    match attempts.scope(check(client)).await {
+        Err(status) if status.code() == Code::Unavailable => {
+            println!("no answer from {}", endpoint(&status).unwrap_or("anyone"));
+            attempts.scope(check(client)).await
+        }
+        result => result,
+    }
+}
+
+/// Returns the endpoint that a status is about: it is in the sources.
+fn endpoint(status: &Status) -> Option<&str> {
+    let first = std::error::Error::source(status);
+    std::iter::successors(first, |error| error.source())
+        .find_map(|error| error.downcast_ref::<Error>())
+        .and_then(Error::endpoint)
+}
+
+/// Follows a stream: it stays with the server that was picked for it.
+async fn follow(client: &Client, servers: [&Running; 3]) -> Result<(), Status> {
+    let mut stream = client.clone().watch(HealthCheckRequest::default()).await?.into_inner();
+    for status in [ServingStatus::NotServing, ServingStatus::Serving] {
+        if let Some(update) = stream.message().await? {
+            println!("a streamed message: {:?}", update.status());
+        }
+        for server in servers {
+            server.health.set_service_status("", status).await;
+        }
+    }
+    Ok(())
+}
+
+/// A server that runs.
+struct Running {
+    address: SocketAddr,
+    health: HealthReporter,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), transport::Error>>,
+}
+
+/// Serves gRPC health on a free port.
+async fn serve() -> Result<Running, BoxError> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let health = HealthReporter::new();
+    let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
+    let (stop, stopped) = oneshot::channel();
+    let server = Server::builder().add_service(service).serve_with_incoming_shutdown(
+        TcpListenerStream::new(listener),
+        async {
+            // A server whose handle is dropped stops as well.
+            let _told = stopped.await;
+        },
+    );
+    Ok(Running { address, health, stop, task: tokio::spawn(server) })
+}
+
+impl Running {
+    /// Closes the listener, and the connections once their calls have ended.
+    async fn stop(self) -> Result<(), BoxError> {
+        let _already_gone = self.stop.send(());
+        Ok(self.task.await??)
+    }
+}
