@@ -4,3 +4,7 @@
 
 mod basics;
 mod support;
+
+mod discovery;
+mod probes;
+mod snapshots;
