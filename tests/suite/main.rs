@@ -5,6 +5,7 @@
 mod basics;
 mod support;
 
+mod contract;
 mod discovery;
 mod probes;
 mod snapshots;
