@@ -7,5 +7,6 @@ mod support;
 
 mod contract;
 mod discovery;
+mod lifetime;
 mod probes;
 mod snapshots;
