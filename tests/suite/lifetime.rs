@@ -318,7 +318,7 @@ async fn b116_attempts_name_who_was_sent_to_and_not_who_was_not_ready() {
 // ===== panics of services =====
 
 /// A target that panics when it is attached.
-struct Unattachable(Probe);
+struct Unattachable;
 
 impl<C> Target<C> for Unattachable {
     type Service = Probe;
@@ -358,7 +358,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_attach_is_a_failure_and_reaches_the_caller() {
     let probe = Probe::new("a", Gate::Open);
-    failed_once(Unattachable(probe.clone()), &probe, panics_in_call).await;
+    failed_once(Unattachable, &probe, panics_in_call).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -137,7 +137,7 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
             for _ in 0..2_000 {
                 let trace = Trace::default();
                 let called = balance.ready().await.unwrap().call(Trace::clone(&trace)).await;
-                check(&trace, &called.unwrap());
+                check(&trace, called.unwrap());
                 tokio::task::yield_now().await;
             }
         })
@@ -221,7 +221,7 @@ fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
                 for _ in 0..2_000 {
                     let trace = Trace::default();
                     match futures::executor::block_on(balance.call(Trace::clone(&trace))) {
-                        Ok(name) => check(&trace, &name),
+                        Ok(name) => check(&trace, name),
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Call),
                     }
                 }
@@ -254,7 +254,7 @@ fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
 /// were closed, to another.
 fn check(trace: &Trace, answered: &str) {
     let named = trace.lock().unwrap();
-    let asked_in_vain = named.len() % 3 == 0;
+    let asked_in_vain = named.len().is_multiple_of(3);
     assert!(asked_in_vain || named.last().unwrap() == answered, "{named:?}, but {answered}");
 }
 
