@@ -572,11 +572,15 @@ async fn b108_no_retry_goes_to_the_endpoint_that_failed_it() {
             .retry(Again(1))
             .service(balance.clone());
         for round in 0..100 {
-            [&a, &b].map(|probe| probe.act(Act::Err));
+            for probe in [&a, &b] {
+                probe.act(Act::Err);
+            }
             let before = a.calls();
             let mut first = start(&stack);
             let other = if a.calls() > before { "p2" } else { "p1" };
-            [&a, &b].map(|probe| probe.act(Act::Ok));
+            for probe in [&a, &b] {
+                probe.act(Act::Ok);
+            }
             assert_eq!(start(&balance).await.unwrap(), Answer::From(other), "in between");
             let Poll::Ready(Ok(retried)) = first.poll() else { panic!("not retried") };
             assert_eq!(retried, Answer::From(other));
