@@ -12,3 +12,9 @@ mod http_sockets;
 mod retried_trials;
 mod servers;
 mod startup;
+
+mod contract;
+mod discovery;
+mod lifetime;
+mod probes;
+mod snapshots;
