@@ -3,4 +3,10 @@
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
 mod basics;
+mod bed;
+mod health;
+mod numbers;
+mod overflow;
+mod rotation;
 mod support;
+mod weights;
