@@ -135,6 +135,7 @@ where
                 let mut nobody = Context::from_waker(Waker::noop());
                 match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
+                        seat.guard.node().set_unready(false);
                         let attempts = avoid.attempts.as_ref();
                         return ResponseFuture::send(
                             seat,
