@@ -1,8 +1,9 @@
 //! Who is ejected, for how long, and how an endpoint comes back.
 
 use std::{
+    pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -1076,7 +1077,7 @@ async fn below_the_threshold_calls_fail_if_that_is_the_rule() {
 #[tokio::test(start_paused = true)]
 async fn in_a_large_set_a_gate_closes_before_the_next_snapshot() {
     let (good, bad) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-    let of = |i: usize| if i % 3 == 0 { bad.clone() } else { good.clone() };
+    let of = |i: usize| if i.is_multiple_of(3) { bad.clone() } else { good.clone() };
     let list = discover::list((0..900).map(|i| (i, Endpoint::new(Direct(Failing(of(i)))))));
     let builder = Builder::new().health(eject1()).starting_at(0);
     let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
@@ -1100,4 +1101,199 @@ async fn in_a_large_set_a_gate_closes_before_the_next_snapshot() {
     for (now, then) in after.endpoints.iter().zip(&before.endpoints) {
         assert_eq!(now.picks - then.picks, 10, "endpoint {}", now.name);
     }
+}
+
+// ===== trials of endpoints that are not ready =====
+
+/// An endpoint whose readiness is set by the test.
+#[derive(Debug, Clone)]
+struct Shy {
+    name: &'static str,
+    readiness: Arc<Mutex<Readiness>>,
+    polls: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Readiness {
+    Ready,
+    Never,
+    Fails,
+}
+
+impl Shy {
+    fn new(name: &'static str, readiness: Readiness) -> Self {
+        Self { name, readiness: Arc::new(Mutex::new(readiness)), polls: Arc::default() }
+    }
+
+    fn set(&self, readiness: Readiness) {
+        *self.readiness.lock().unwrap() = readiness;
+    }
+
+    fn polls(&self) -> usize {
+        self.polls.load(Ordering::Relaxed)
+    }
+}
+
+impl Service<()> for Shy {
+    type Response = &'static str;
+    type Error = Broken;
+    type Future = std::future::Ready<Result<&'static str, Broken>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        match *self.readiness.lock().unwrap() {
+            Readiness::Ready => Poll::Ready(Ok(())),
+            Readiness::Never => Poll::Pending,
+            Readiness::Fails => Poll::Ready(Err(Broken(self.name))),
+        }
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        std::future::ready(Ok(self.name))
+    }
+}
+
+/// Balances over these, starting at the first.
+fn shy(sites: &[&Shy], health: Health) -> Balance<Direct<Shy>, RoundRobin> {
+    let endpoint = |site: &&Shy| (site.name, Endpoint::new(Direct((*site).clone())));
+    let list = discover::list(sites.iter().map(endpoint).collect::<Vec<_>>());
+    Builder::new().health(health).starting_at(0).balance(list, RoundRobin::new()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "defect: the place of the trial is taken and given back in a busy loop"]
+async fn a_call_that_waits_does_not_spin_when_a_trial_is_due_that_it_may_not_take() {
+    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Never));
+    let mut balance = shy(&[&a, &b], eject1());
+    settle().await;
+    let mut call = tokio_test::task::spawn(balance.ready().await.unwrap().call(()));
+    assert!(call.poll().is_pending());
+    assert_eq!((a.polls(), balance.stats().counts.ejected), (1, 1));
+    advance(10 * SECOND).await;
+    for _ in 0..3 {
+        assert!(call.poll().is_pending());
+        settle().await;
+    }
+    assert!(!call.is_woken(), "it wakes itself over and over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_became_ready_is_not_shown_unready() {
+    let a = Shy::new("a", Readiness::Never);
+    let mut balance = shy(&[&a], Health::new());
+    settle().await;
+    assert!(balance.ready().await.unwrap().call(()).now_or_never().is_none());
+    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Unready);
+    a.set(Readiness::Ready);
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "a");
+    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_trial_is_given_back_when_its_service_is_never_ready() {
+    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Ready));
+    let mut balance = shy(&[&a, &b], eject1());
+    settle().await;
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+    assert_eq!(balance.stats().counts.ejected, 1);
+    a.set(Readiness::Never);
+    advance(10 * SECOND).await;
+    for round in 1..=5 {
+        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+        assert!(a.polls() > round, "a was tried in round {round}");
+        assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Ejected);
+    }
+    a.set(Readiness::Ready);
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "a");
+    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_fails_to_become_ready_has_failed_and_the_call_goes_elsewhere() {
+    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Ready));
+    let mut balance = shy(&[&a, &b], eject1());
+    settle().await;
+    for seconds in [10, 20, 40] {
+        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+        let stats = balance.stats();
+        assert_eq!(stats.endpoint("a").unwrap().returns_in, Some(seconds * SECOND));
+        advance(seconds * SECOND).await;
+    }
+}
+
+/// Fails after a while, and notes how many of its calls run at once.
+#[derive(Clone)]
+struct Crowd {
+    fails: bool,
+    calls: Arc<AtomicUsize>,
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Service<()> for Crowd {
+    type Response = ();
+    type Error = Broken;
+    type Future = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            this.calls.fetch_add(1, Ordering::SeqCst);
+            this.most.fetch_max(this.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
+            this.now.fetch_sub(1, Ordering::SeqCst);
+            if this.fails { Err(Broken("crowd")) } else { Ok(()) }
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_trial_at_a_time_also_under_concurrency() {
+    let crowd =
+        |fails| Crowd { fails, calls: Arc::default(), now: Arc::default(), most: Arc::default() };
+    let (good, bad) = (crowd(false), crowd(true));
+    let endpoint = |crowd: &Crowd| Endpoint::new(Direct(crowd.clone()));
+    let list = discover::list([("bad", endpoint(&bad)), ("good", endpoint(&good))]);
+    // As good as no period at all: a trial is always due, unless one is running.
+    let health = eject1().base_ejection(Duration::from_nanos(1)).growth(1.0);
+    let builder = Builder::new().health(health).starting_at(0);
+    let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
+    balance.ready_when(2).await.unwrap();
+    balance.ready().await.unwrap().call(()).await.unwrap_err();
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            let mut balance = balance.clone();
+            tokio::spawn(async move {
+                for _ in 0..200 {
+                    let _ = balance.ready().await.unwrap().call(()).await;
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(bad.most.load(Ordering::SeqCst), 1);
+    let trials = bad.calls.load(Ordering::SeqCst);
+    assert!(trials > 1, "there were trials");
+    assert_eq!(trials + good.calls.load(Ordering::SeqCst), 16 * 200 + 1);
+    assert_eq!(balance.stats().endpoint("bad").unwrap().ejections, trials as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_becomes_the_only_endpoint_during_its_trial_is_back_at_once() {
+    let mut bed = due(eject1()).await;
+    bed.sites["b"].act(Act::FailAfter(SECOND));
+    let trial = bed.start();
+    bed.remove("a").await;
+    assert_eq!(bed.state("b"), EndpointState::Serving);
+    assert!(trial.await.is_err());
+    let stats = bed.stats("b");
+    assert_eq!((stats.state, stats.consecutive_failures), (EndpointState::Serving, 0));
 }

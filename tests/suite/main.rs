@@ -8,5 +8,6 @@ mod health;
 mod numbers;
 mod overflow;
 mod rotation;
+mod scripts;
 mod support;
 mod weights;
