@@ -1,13 +1,28 @@
 //! A test bed: sites behind a balancer, and everything a test wants to do with them.
 
+use std::time::Duration;
+
 use counterpoise::{
     Balance, Builder, Classify, Direct, EndpointState, EndpointStats, Error, ErrorsAreFailures,
-    Health, ResponseFuture, RoundRobin,
+    Health, Outcome, ResponseFuture, RoundRobin,
     discover::{self, Handle},
 };
 use tower::{Service, ServiceExt};
 
 use crate::support::{Act, Answer, Broken, Site, Sites, settle};
+
+pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// Three failures in a row eject for exactly ten seconds.
+pub(crate) fn eject3() -> Health {
+    Health::new().consecutive_failures(3).jitter(0.0)
+}
+
+/// One failure ejects for exactly ten seconds.
+pub(crate) fn eject1() -> Health {
+    eject3().consecutive_failures(1)
+}
 
 /// Sites behind a round robin that starts at the first of them.
 pub(crate) struct Bed<K = ErrorsAreFailures> {
@@ -111,4 +126,15 @@ where
 /// Returns how often a name occurs in a route.
 pub(crate) fn share(route: &str, name: &str) -> usize {
     route.matches(name).count()
+}
+
+/// A classifier that makes this of refusals.
+pub(crate) fn refusals(
+    outcome: Outcome,
+) -> impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send {
+    move |result| match result {
+        Ok(Answer::From(_)) => Outcome::Success,
+        Ok(Answer::Rejected(_)) => outcome,
+        Err(_) => Outcome::Failure,
+    }
 }

@@ -4,10 +4,13 @@
 
 mod basics;
 mod bed;
+mod defaults;
 mod health;
+mod limits;
 mod numbers;
 mod overflow;
 mod rotation;
 mod scripts;
 mod support;
+mod trials;
 mod weights;
