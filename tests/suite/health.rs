@@ -1,8 +1,6 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
-use std::time::Duration;
-
-use counterpoise::{Builder, Classify, Direct, EndpointState, Error, Health, Outcome};
+use counterpoise::{Builder, Classify, EndpointState, Error, Health, Outcome};
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt, retry};

@@ -1,11 +1,13 @@
 //! How many endpoints may be out at once, and what happens when too many are.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use counterpoise::{
@@ -197,7 +199,7 @@ async fn who_was_spared_by_the_limit_is_ejected_once_there_is_room() {
 
 /// Fails while it is told to.
 #[derive(Clone)]
-struct Failing(Arc<AtomicBool>);
+pub(crate) struct Failing(Arc<AtomicBool>);
 
 impl Service<()> for Failing {
     type Response = ();
@@ -214,13 +216,17 @@ impl Service<()> for Failing {
     }
 }
 
+/// Discovers this many endpoints, which all fail at once.
+pub(crate) fn failing(n: usize, fails: &Arc<AtomicBool>) -> discover::List<usize, Direct<Failing>> {
+    discover::list((0..n).map(|i| (i, Endpoint::new(Direct(Failing(fails.clone()))))))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_limit_holds_under_concurrency() {
     let fails = Arc::new(AtomicBool::new(true));
     let health = eject3().max_ejected(0.4).base_ejection(300 * SECOND);
     for n in [2, 5, 10, 33] {
-        let list =
-            discover::list((0..n).map(|i| (i, Endpoint::new(Direct(Failing(fails.clone()))))));
+        let list = failing(n, &fails);
         let builder = Builder::new().health(health.clone()).starting_at(0);
         let balance = builder.balance(list, RoundRobin::new()).unwrap();
         balance.ready_when(n).await.unwrap();
@@ -333,4 +339,100 @@ async fn in_a_large_set_a_gate_closes_before_the_next_snapshot() {
     for (now, then) in after.endpoints.iter().zip(&before.endpoints) {
         assert_eq!(now.picks - then.picks, 10, "endpoint {}", now.name);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_large_set_that_fails_as_a_whole_each_endpoint_fails_once() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let list = failing(2_000, &fails);
+    let builder = Builder::new().health(eject1()).starting_at(0);
+    let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
+    for _ in 0..2_000 {
+        balance.ready().await.unwrap().call(()).await.unwrap_err();
+    }
+    let stats = balance.stats();
+    assert!(stats.endpoints.iter().all(|endpoint| (endpoint.picks, endpoint.ejections) == (1, 1)));
+    assert!(stats.panic);
+    balance.ready().await.unwrap().call(()).await.unwrap_err();
+    fails.store(false, Ordering::Relaxed);
+    balance.ready().await.unwrap().call(()).await.unwrap();
+    assert_eq!(balance.stats().counts.ejected, 1_999);
+    assert!(!balance.stats().panic);
+}
+
+// ===== all of it at once =====
+
+/// Waits a little, then fails if it is told to.
+#[derive(Clone)]
+struct Slow(Failing);
+
+impl Service<()> for Slow {
+    type Response = ();
+    type Error = Broken;
+    type Future = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        let result = self.0.call(());
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            result.await
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_drops_failures_and_changes_at_once_leak_nothing() {
+    let flags: Vec<_> = (0..6).map(|_| Arc::new(AtomicBool::new(false))).collect();
+    let endpoint = |i: usize| Endpoint::new(Direct(Slow(Failing(flags[i].clone()))));
+    let (handle, changes) = discover::channel();
+    handle.set((0..6).map(|i| (i, endpoint(i))));
+    // Periods are over at once, so that trials are part of it all the time.
+    let health = eject3().base_ejection(Duration::from_nanos(1)).growth(1.0);
+    let health = health.drop_counts_after(Duration::ZERO);
+    let balance = Builder::new().health(health).balance(changes, RoundRobin::new()).unwrap();
+    balance.ready_when(6).await.unwrap();
+    let callers = (0..8).map(|caller| {
+        let mut balance = balance.clone();
+        tokio::spawn(async move {
+            for call in 0..500 {
+                let future = balance.ready().await.unwrap().call(());
+                if (caller + call) % 5 == 0 {
+                    drop(future.now_or_never());
+                } else if let Err(error) = future.await {
+                    assert_eq!(error.kind(), ErrorKind::Call, "{error}");
+                }
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    for round in 0..500 {
+        flags[round % 6].store(round % 4 < 2, Ordering::Relaxed);
+        match round % 3 {
+            0 => handle.remove(&(1 + round % 5)),
+            1 => handle.insert(1 + round % 5, endpoint(1 + round % 5)),
+            _ => handle.insert(0, endpoint(0).weight(1 + round as u32)),
+        }
+        tokio::task::yield_now().await;
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    flags.iter().for_each(|flag| flag.store(false, Ordering::Relaxed));
+    handle.set((0..6).map(|i| (i, endpoint(i))));
+    balance.ready_when(6).await.unwrap();
+    let mut balance = balance;
+    for _ in 0..60 {
+        balance.ready().await.unwrap().call(()).await.unwrap();
+    }
+    let stats = balance.stats();
+    for endpoint in &stats.endpoints {
+        assert_eq!((endpoint.in_flight, endpoint.state), (0, EndpointState::Serving), "{stats}");
+        let ended = endpoint.successes + endpoint.failures + endpoint.drops;
+        assert_eq!(ended, endpoint.picks);
+    }
+    assert_eq!((stats.counts.ejected, stats.waiting), (0, 0));
 }

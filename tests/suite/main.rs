@@ -9,6 +9,7 @@ mod health;
 mod limits;
 mod numbers;
 mod overflow;
+mod panics;
 mod rotation;
 mod scripts;
 mod support;
