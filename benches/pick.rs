@@ -103,7 +103,9 @@ fn textbook(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("2 threads", n), |b| {
             b.iter_custom(|n| {
                 two_threads([Arc::clone(&shared), Arc::clone(&shared)], n, |shared, n| {
-                    (0..n).for_each(|_| drop(black_box(textbook_pick(shared))));
+                    (0..n).for_each(|_| {
+                        black_box(textbook_pick(shared));
+                    });
                 })
             });
         });

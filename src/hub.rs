@@ -240,6 +240,8 @@ impl<T, P: Policy> Hub<T, P> {
             Ok(table) => Some(table),
             Err(payload) => {
                 self.progress.policy_panicked(payload.as_ref());
+                // Not due any more: the next change compiles anew, not every call.
+                (room.published, room.gathered) = (now, 0);
                 return Some(former);
             }
         };

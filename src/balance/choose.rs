@@ -37,16 +37,17 @@ pub(crate) enum Missed {
     Policy(Error),
     /// None may be picked.
     Nothing(Counts),
-    /// All that may be picked are excluded.
+    /// All that may be picked are excluded, or their gates have closed meanwhile.
     Exhausted(Counts),
-    /// The table of this generation is used up.
+    /// The table of this generation is used up, also when it was compiled anew.
     UsedUp(u64),
 }
 
 /// How often the policy is asked before an endpoint is searched for.
 const DRAWS: usize = 3;
 
-/// How often a snapshot is looked through whose gates have closed meanwhile.
+/// How often a newer snapshot is taken, when gates have closed meanwhile or a table is used
+/// up.
 const ROUNDS: usize = 3;
 
 impl Avoid {
@@ -85,29 +86,24 @@ impl<T, P: Policy> Hub<T, P> {
         {
             return Ok(seat);
         }
-        let mut counts = Counts::default();
+        let mut missed = Missed::Nothing(Counts::default());
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            match self.pick(&snapshot, request, avoid) {
-                Ok(Some((node, period))) => {
+            missed = match self.pick(&snapshot, request, avoid) {
+                Ok((node, period)) => {
                     let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
                     return Ok(seat(guard, &node.target, &attach));
                 }
-                Ok(None) => counts = snapshot.counts,
-                Err(Missed::UsedUp(generation)) => {
-                    drop(snapshot);
-                    self.renew(generation, now);
-                    continue;
-                }
-                Err(missed) => return Err(missed),
-            }
+                Err(missed) => missed,
+            };
             drop(snapshot);
-            self.flush(now);
+            match missed {
+                Missed::Policy(_) | Missed::Nothing(_) => break,
+                Missed::Exhausted(_) => self.flush(now),
+                Missed::UsedUp(generation) => self.renew(generation, now),
+            }
         }
-        match avoid.excluded.is_empty() {
-            true => Err(Missed::Nothing(counts)),
-            false => Err(Missed::Exhausted(counts)),
-        }
+        Err(missed)
     }
 
     /// Returns the index that the policy names next; takes no place.
@@ -115,7 +111,7 @@ impl<T, P: Policy> Hub<T, P> {
     where
         P: Pick<Req>,
     {
-        loop {
+        for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
             let turn = Turn::new(&snapshot.eligible, &self.tickets);
             match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
@@ -124,6 +120,7 @@ impl<T, P: Policy> Hub<T, P> {
                 Choice::Any | Choice::Refuse(_) => return None,
             }
         }
+        None
     }
 
     /// Takes the place of the trial that is due, if there is one.
@@ -143,7 +140,7 @@ impl<T, P: Policy> Hub<T, P> {
         snapshot: &'s Snapshot<T, P::Table>,
         request: &Req,
         avoid: &Avoid,
-    ) -> Result<Option<(&'s Node<T>, Period)>, Missed>
+    ) -> Result<(&'s Node<T>, Period), Missed>
     where
         P: Pick<Req>,
     {
@@ -156,10 +153,10 @@ impl<T, P: Policy> Hub<T, P> {
             let node = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
             let welcome = !avoid.excludes(&node.state) && !avoid.was_tried(&node.state);
             if welcome && let Some(period) = node.state.standing.admit(snapshot.panic) {
-                return Ok(Some((node, period)));
+                return Ok((node, period));
             }
         }
-        Ok(self.search(snapshot, avoid))
+        self.search(snapshot, avoid).ok_or(Missed::Exhausted(snapshot.counts))
     }
 
     /// Looks at every eligible endpoint, from a place that moves on with each search.

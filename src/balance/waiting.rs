@@ -211,7 +211,9 @@ where
                     None => continue,
                 },
                 Err(Missed::Policy(error)) => return Poll::Ready(Err(error)),
-                Err(Missed::UsedUp(_)) => continue,
+                Err(Missed::UsedUp(_)) => {
+                    return Poll::Ready(Err(Error::policy("it used up a new table at once")));
+                }
                 Err(Missed::Nothing(counts) | Missed::Exhausted(counts)) => counts,
             };
             if self.unready.is_empty()

@@ -34,6 +34,8 @@ pub(crate) struct Roster<T> {
     tally: Tally,
     health: Health,
     keep_last: bool,
+    /// The members are kept, although discovery has removed them all.
+    keeps: bool,
     random: Random,
     /// Nodes that were let go of: their services are dropped outside the door.
     discarded: Vec<Arc<Node<T>>>,
@@ -71,6 +73,7 @@ impl<T> Roster<T> {
             tally: Tally::default(),
             health,
             keep_last,
+            keeps: false,
             random: Random::seeded(seed),
             discarded: Vec::new(),
         }
@@ -144,8 +147,8 @@ impl<T> Roster<T> {
         door: Weak<dyn Door>,
         now: Instant,
     ) -> u64 {
-        for entry in self.records.iter_mut().filter(|entry| entry.kept) {
-            entry.leaving = true;
+        if std::mem::take(&mut self.keeps) {
+            self.records.iter_mut().for_each(|entry| entry.leaving = entry.kept);
         }
         let state = Arc::new(NodeState::new(Arc::clone(&name), door));
         let (id, weight) = (state.id, endpoint.set_weight());
@@ -217,6 +220,7 @@ impl<T> Roster<T> {
             for entry in &mut self.records {
                 (entry.leaving, entry.kept) = (false, true);
             }
+            self.keeps = true;
             return;
         }
         let mut kept = 0;

@@ -3,18 +3,27 @@
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
 mod basics;
+mod bed;
+mod contract;
+mod defaults;
+mod discovery;
+mod grpc_sockets;
+mod health;
+mod http_sockets;
+mod lifetime;
+mod limits;
+mod numbers;
+mod overflow;
+mod panics;
+mod probes;
+mod retried_trials;
+mod rotation;
+mod scripts;
+mod servers;
 mod smooth_weighted;
+mod snapshots;
+mod startup;
 mod support;
 mod table;
-
-mod grpc_sockets;
-mod http_sockets;
-mod retried_trials;
-mod servers;
-mod startup;
-
-mod contract;
-mod discovery;
-mod lifetime;
-mod probes;
-mod snapshots;
+mod trials;
+mod weights;

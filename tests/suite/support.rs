@@ -30,6 +30,8 @@ pub(crate) enum Act {
     Panic,
     /// Answers after a while.
     After(Duration),
+    /// Fails after a while.
+    FailAfter(Duration),
 }
 
 /// What a call was answered with.
@@ -138,6 +140,10 @@ impl Service<()> for Site {
                 Act::After(time) => {
                     tokio::time::sleep(time).await;
                     Ok(Answer::From(name))
+                }
+                Act::FailAfter(time) => {
+                    tokio::time::sleep(time).await;
+                    Err(Broken(name))
                 }
             }
         })
