@@ -196,7 +196,7 @@ impl<T, P: Policy> Hub<T, P> {
 
     fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Room<T>) -> bool) {
         let mut room = lock(&self.door);
-        let former = wanted(&room).then(|| self.publish(&mut room, Change::Health, now));
+        let former = wanted(&room).then(|| self.publish(&mut room, now));
         self.set_due(&room);
         drop(room);
         drop(former);
@@ -210,7 +210,7 @@ impl<T, P: Policy> Hub<T, P> {
             Change::Members => true,
         };
         let former = if publish {
-            self.publish(room, change, now)
+            self.publish(room, now)
         } else {
             room.gathered += usize::from(change == Change::Health);
             None
@@ -230,7 +230,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
-    fn publish(&self, room: &mut Room<T>, change: Change, now: Instant) -> Option<Former<T, P>> {
+    fn publish(&self, room: &mut Room<T>, now: Instant) -> Option<Former<T, P>> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
@@ -245,14 +245,16 @@ impl<T, P: Policy> Hub<T, P> {
                 return Some(former);
             }
         };
-        let nodes = match change {
-            Change::Members => roster.nodes().into(),
-            _ => Arc::clone(&former.nodes),
+        let nodes = match roster.unpublished {
+            true => roster.nodes().into(),
+            false => Arc::clone(&former.nodes),
         };
         let generation = former.generation + 1;
         let counts = roster.counts();
         let next = Snapshot { generation, nodes, eligible, panic, counts, table };
         self.snapshot.store(Arc::new(next));
+        room.roster.unpublished = false;
+        self.progress.policy_compiled();
         (room.published, room.gathered) = (now, 0);
         Some(former)
     }
@@ -293,6 +295,8 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
 
     fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
         self.visit(now, |roster| ((), health(roster.end_trial(id, period, verdict, now))));
+        // Its place, or the time of the next trial, is news for waiting calls.
+        self.bell.notify_waiters();
     }
 }
 

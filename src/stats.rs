@@ -172,7 +172,7 @@ impl EndpointState {
             _ if !member.is_open() => Self::Drained,
             Stage::Out { .. } => Self::Ejected,
             Stage::Trial { .. } => Self::OnTrial,
-            Stage::Serving if entry.kept => Self::Kept,
+            Stage::Serving if entry.is_kept() => Self::Kept,
             Stage::Serving if node.state.is_unready() => Self::Unready,
             Stage::Serving => Self::Serving,
         }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{attempts::Attempts, in_flight::InFlight};
+use super::{avoid::Avoid, in_flight::InFlight};
 use crate::{
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
-    node::{Node, NodeState},
+    node::Node,
     policy::{Choice, Pick, Policy, Turn, rotate},
     snapshot::Snapshot,
 };
@@ -19,15 +19,6 @@ use crate::{
 pub(crate) struct Seat<S> {
     pub(crate) service: S,
     pub(crate) guard: InFlight,
-}
-
-/// The endpoints that a call should not be sent to.
-#[derive(Debug, Default)]
-pub(crate) struct Avoid {
-    /// Those it waits for, and those that failed to become ready for it.
-    pub(crate) excluded: Vec<u64>,
-    /// Those that earlier attempts were sent to: taken only if there is no other.
-    pub(crate) attempts: Option<Attempts>,
 }
 
 /// Why no endpoint was chosen.
@@ -43,38 +34,16 @@ pub(crate) enum Missed {
     UsedUp(u64),
 }
 
-/// How often the policy is asked before an endpoint is searched for.
-const DRAWS: usize = 3;
-
 /// How often a newer snapshot is taken, when gates have closed meanwhile or a table is used
 /// up.
 const ROUNDS: usize = 3;
-
-impl Avoid {
-    fn excludes(&self, node: &NodeState) -> bool {
-        !self.excluded.is_empty() && self.excluded.contains(&node.id)
-    }
-
-    fn was_tried(&self, node: &NodeState) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
-    }
-
-    fn is_retry(&self) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())
-    }
-
-    /// The longer the call has searched, the less it asks the policy.
-    fn draws(&self) -> usize {
-        DRAWS.saturating_sub(self.excluded.len())
-    }
-}
 
 impl<T, P: Policy> Hub<T, P> {
     /// Chooses an endpoint and takes a place on it.
     pub(crate) fn choose<Req: ?Sized, S>(
         &self,
         request: &Req,
-        avoid: &Avoid,
+        avoid: &mut Avoid,
         now: Instant,
         attach: impl Fn(&T) -> S,
     ) -> Result<Seat<S>, Missed>
@@ -139,7 +108,7 @@ impl<T, P: Policy> Hub<T, P> {
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
         request: &Req,
-        avoid: &Avoid,
+        avoid: &mut Avoid,
     ) -> Result<(&'s Node<T>, Period), Missed>
     where
         P: Pick<Req>,
@@ -164,17 +133,19 @@ impl<T, P: Policy> Hub<T, P> {
     fn search<'s>(
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
-        avoid: &Avoid,
+        avoid: &mut Avoid,
     ) -> Option<(&'s Node<T>, Period)> {
         let length = snapshot.eligible.len();
-        let start = (self.tickets.draw() % length as u64) as usize;
-        let from_start = snapshot.eligible[start..].iter().chain(&snapshot.eligible[..start]);
-        let open = from_start
-            .filter_map(|&index| snapshot.nodes.get(index as usize))
-            .filter(|node| !avoid.excludes(&node.state))
-            .filter_map(|node| Some((&**node, node.state.standing.admit(snapshot.panic)?)));
-        // Not tried before unready: a retry had better wait than fail again.
-        open.min_by_key(|(node, _)| (avoid.was_tried(&node.state), node.state.is_unready()))
+        let start = || (self.tickets.draw() % length.max(1) as u64) as usize;
+        let mut sweep = avoid.sweep(snapshot.generation, start);
+        let found = std::iter::from_fn(|| sweep.next(length)).find_map(|(place, rank)| {
+            let node = snapshot.nodes.get(*snapshot.eligible.get(place)? as usize)?;
+            let welcome = !avoid.excludes(&node.state) && avoid.rank(&node.state) <= rank;
+            let period = welcome.then(|| node.state.standing.admit(snapshot.panic))??;
+            Some((&**node, period))
+        });
+        avoid.stopped(sweep);
+        found
     }
 
     fn no_table(&self) -> Error {
@@ -186,6 +157,7 @@ impl<T, P: Policy> Hub<T, P> {
     pub(crate) fn shortage(&self, counts: Counts) -> Error {
         let finished = self.progress.has_finished();
         let kind = match counts {
+            Counts { members: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
             Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
             Counts { members: 0, .. } => ErrorKind::Empty,
             Counts { members, drained, .. } if members == drained => ErrorKind::Drained,

@@ -48,6 +48,7 @@ pin_project! {
         Running { #[pin] call: <T::Service as Service<Req>>::Future, guard: InFlight },
         /// Off the healthy path, so in a box: the future stays small.
         Waiting { waiting: Box<Waiting<Req, T, P, C>> },
+        Failed { error: Option<Error> },
         Done,
     }
 }
@@ -65,6 +66,10 @@ where
         classify: K,
     ) -> Self {
         Self { state: State::send(seat, request, attempts), classify }
+    }
+
+    pub(super) fn fail(error: Error, classify: K) -> Self {
+        Self { state: State::Failed { error: Some(error) }, classify }
     }
 
     pub(super) fn wait(waiting: Waiting<Req, T, P, C>, classify: K) -> Self {
@@ -121,6 +126,13 @@ where
                         return Poll::Ready(Err(error));
                     }
                 },
+                Projected::Failed { error } => {
+                    let error = error.take();
+                    this.state.set(State::Done);
+                    if let Some(error) = error {
+                        return Poll::Ready(Err(error));
+                    }
+                }
                 Projected::Done => panic!("a response future was polled after it had ended"),
             }
         }
@@ -137,6 +149,7 @@ where
         let state = match self.state {
             State::Running { .. } => "running",
             State::Waiting { .. } => "waiting",
+            State::Failed { .. } => "failed",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()

@@ -67,6 +67,19 @@ impl InFlight {
         }
     }
 
+    pub(crate) const fn period(&self) -> Period {
+        self.period
+    }
+
+    /// Returns whether the endpoint would take this call if it were ready.
+    pub(crate) fn is_open(&self, panic: bool) -> bool {
+        let standing = &self.node.standing;
+        match self.trial {
+            true => standing.period() == self.period && !standing.is_drained(),
+            false => standing.admit(panic).is_some(),
+        }
+    }
+
     /// Asks again after a wait: returns whether the endpoint still takes this call.
     pub(crate) fn renew(&mut self, panic: bool, now: Instant) -> bool {
         self.started = now;

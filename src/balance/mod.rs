@@ -1,6 +1,7 @@
 //! Calls over the endpoints: the read side.
 
 mod attempts;
+mod avoid;
 mod builder;
 mod choose;
 mod future;

@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    attempts::Attempts, choose::Avoid, future::ResponseFuture, layer::BalanceLayer,
+    attempts::Attempts, avoid::Avoid, choose::Missed, future::ResponseFuture, layer::BalanceLayer,
     waiting::Waiting,
 };
 use crate::{
@@ -139,20 +139,24 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         self.hub.launch();
         let now = Instant::now();
-        let avoid = Avoid { excluded: Vec::new(), attempts: Attempts::current() };
-        let chosen = self.hub.choose(&request, &avoid, now, |target| target.attach(&self.client));
+        let mut avoid = Avoid::new(Attempts::current());
+        let attach = |target: &T| target.attach(&self.client);
+        let chosen = self.hub.choose(&request, &mut avoid, now, attach);
         let unready = match chosen {
             Ok(mut seat) => {
                 // Without a task to wake: who is not ready is polled again by the future.
                 let mut nobody = Context::from_waker(Waker::noop());
                 match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
-                        let attempts = avoid.attempts.as_ref();
+                        let attempts = avoid.attempts();
                         let classify = self.classify.clone();
                         return ResponseFuture::send(seat, request, attempts, classify);
                     }
                     readiness => Some((seat, readiness)),
                 }
+            }
+            Err(Missed::Policy(error)) => {
+                return ResponseFuture::fail(error, self.classify.clone());
             }
             Err(_) => None,
         };

@@ -18,7 +18,8 @@ use tower_service::Service;
 
 use super::{
     attempts::Attempts,
-    choose::{Avoid, Missed, Seat},
+    avoid::Avoid,
+    choose::{Missed, Seat},
 };
 use crate::{
     discover::progress::Told,
@@ -92,7 +93,7 @@ where
     }
 
     pub(super) fn attempts(&self) -> Option<&Attempts> {
-        self.avoid.attempts.as_ref()
+        self.avoid.attempts()
     }
 }
 
@@ -118,19 +119,16 @@ where
     /// Keeps an endpoint's service until it is ready.
     fn park(&mut self, mut seat: Seat<T::Service>) {
         seat.guard.park();
-        self.avoid.excluded.push(seat.guard.node().id);
+        self.avoid.exclude(&seat.guard);
         self.unready.push(Readying { seat: Some(seat), request: std::marker::PhantomData });
     }
 
     /// Notes that an endpoint failed to become ready: a failure of that endpoint. The
     /// request is still whole and goes to another.
     fn fail(&mut self, mut seat: Seat<T::Service>, error: BoxError) {
-        let id = seat.guard.node().id;
+        self.avoid.exclude(&seat.guard);
         seat.guard.fail_unsent();
         self.failure = Some(Error::not_ready(seat.guard.name(), error));
-        if !self.avoid.excluded.contains(&id) {
-            self.avoid.excluded.push(id);
-        }
     }
 
     /// Looks at the parked services that were woken.
@@ -145,10 +143,21 @@ where
                 return Some(seat);
             }
             // It has left rotation meanwhile; should it return, it may be chosen again.
-            let id = seat.guard.node().id;
-            self.avoid.excluded.retain(|&other| other != id);
+            self.avoid.readmit(seat.guard.node());
         }
         None
+    }
+
+    /// Lets go of parked services whose endpoints take no call any more.
+    fn forget_former(&mut self) {
+        let panic = self.hub.snapshot.load().panic;
+        let takes = |parked: &Readying<_, _>| {
+            parked.seat.as_ref().is_some_and(|seat| seat.guard.is_open(panic))
+        };
+        if !self.unready.iter().all(takes) {
+            let parked = std::mem::take(&mut self.unready);
+            self.unready = parked.into_iter().filter(takes).collect();
+        }
     }
 
     /// Returns why the call should end rather than wait for a change of the set.
@@ -164,6 +173,7 @@ where
     fn poll_wait(&mut self, counts: Counts, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.bell.as_mut().poll(cx).is_ready() {
             self.bell = Box::pin(Arc::clone(&self.hub.bell).notified_owned());
+            self.forget_former();
             return Poll::Ready(Ok(()));
         }
         if self.place.is_none() {
@@ -225,10 +235,10 @@ where
         }
     }
 
-    fn choose(&self) -> Result<Seat<T::Service>, Missed> {
+    fn choose(&mut self) -> Result<Seat<T::Service>, Missed> {
         let request = self.request.as_ref().expect(ENDED);
         let attach = |target: &T| target.attach(&self.client);
-        self.hub.choose(request, &self.avoid, Instant::now(), attach)
+        self.hub.choose(request, &mut self.avoid, Instant::now(), attach)
     }
 
     /// Returns the seat if its service is ready at once.

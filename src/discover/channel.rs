@@ -140,7 +140,17 @@ impl<K: Hash + Eq + Clone, T> Handle<K, T> {
 impl<K: Hash + Eq + Clone, T> Shared<K, T> {
     fn insert(&mut self, key: K, endpoint: Endpoint<T>) -> Option<Endpoint<T>> {
         self.members.insert(key.clone());
-        self.pending(&key).insert.replace(endpoint)
+        let number = self.changes + 1;
+        let pending = self.pending(&key);
+        let replaced = pending.insert.replace(endpoint);
+        if pending.remove && replaced.is_none() {
+            // It returns: behind all that have joined meanwhile.
+            let former = std::mem::replace(&mut pending.number, number);
+            self.order.remove(&former);
+            self.order.insert(number, key);
+            self.changes = number;
+        }
+        replaced
     }
 
     fn remove(&mut self, key: &K) -> Option<Endpoint<T>> {

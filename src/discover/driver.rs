@@ -28,7 +28,8 @@ pin_project! {
     ///
     /// [`BalanceLayer::new`](crate::BalanceLayer::new) spawns it; those who called
     /// [`pair`](crate::BalanceLayer::pair) have to. It ends when the stream does, or when
-    /// the last balancer is dropped. Dropped early, it leaves the set as it is, which the
+    /// the last balancer is dropped. Dropped early, or ended by a panic of the stream or of a
+    /// key's `Display`, it leaves the set as it is, which the
     /// [statistics](crate::Stats) show.
     ///
     /// Changes are applied in batches: all that are ready, up to 65,536, become one
@@ -40,7 +41,7 @@ pin_project! {
         link: Link<T, P>,
         closed: oneshot::Receiver<()>,
         keys: HashMap<D::Key, u64>,
-        batch: Vec<Change<D::Key, Endpoint<T>>>,
+        batch: Vec<Change<D::Key, Named<T>>>,
     }
 }
 
@@ -49,6 +50,9 @@ struct Link<T, P: Policy> {
     hub: Weak<Hub<T, P>>,
     ended: bool,
 }
+
+/// An endpoint with its name, which is made outside the door: it is the user's code.
+type Named<T> = (Arc<str>, Endpoint<T>);
 
 /// How many changes one poll takes from the stream before it lets others run.
 const POLL: usize = 1_024;
@@ -86,7 +90,7 @@ where
             })));
             match next.poll(cx) {
                 Poll::Ready(Some(Ok(change))) => {
-                    this.batch.push(change);
+                    this.batch.push(named(change));
                     if this.batch.len() >= BATCH {
                         this.link.apply(this.keys, this.batch);
                     }
@@ -113,9 +117,9 @@ where
 
 impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     /// Applies a batch as if its changes came one by one, and publishes once.
-    fn apply<K>(&self, keys: &mut HashMap<K, u64>, batch: &mut Vec<Change<K, Endpoint<T>>>)
+    fn apply<K>(&self, keys: &mut HashMap<K, u64>, batch: &mut Vec<Change<K, Named<T>>>)
     where
-        K: Hash + Eq + fmt::Display,
+        K: Hash + Eq,
     {
         let Some(hub) = self.hub.upgrade().filter(|_| !batch.is_empty()) else { return };
         let door = Arc::downgrade(&hub) as Weak<dyn Door>;
@@ -134,18 +138,27 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     }
 }
 
-fn apply<K: Hash + Eq + fmt::Display, T>(
+fn named<K: fmt::Display, T>(change: Change<K, Endpoint<T>>) -> Change<K, Named<T>> {
+    match change {
+        Change::Insert(key, endpoint) => {
+            let name = key.to_string().into();
+            Change::Insert(key, (name, endpoint))
+        }
+        Change::Remove(key) => Change::Remove(key),
+    }
+}
+
+fn apply<K: Hash + Eq, T>(
     roster: &mut Roster<T>,
     keys: &mut HashMap<K, u64>,
-    change: Change<K, Endpoint<T>>,
+    change: Change<K, Named<T>>,
     door: &Weak<dyn Door>,
     now: Instant,
 ) {
     match change {
-        Change::Insert(key, endpoint) => match keys.get(&key) {
+        Change::Insert(key, (name, endpoint)) => match keys.get(&key) {
             Some(&id) => roster.replace(id, endpoint),
             None => {
-                let name = key.to_string().into();
                 let id = roster.insert(name, endpoint, Weak::clone(door), now);
                 keys.insert(key, id);
             }

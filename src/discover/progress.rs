@@ -33,6 +33,8 @@ pub(crate) struct Progress {
     updated: AtomicBool,
     errors: AtomicU64,
     policy_panics: AtomicU64,
+    /// The last compile panicked: the snapshot is older than the set.
+    uncompiled: AtomicBool,
     /// The error since the last change, and what a policy last panicked with.
     words: Mutex<Words>,
 }
@@ -73,7 +75,16 @@ impl Progress {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         self.policy_panics.fetch_add(1, Ordering::Relaxed);
+        self.uncompiled.store(true, Ordering::Release);
         lock(&self.words).panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
+    }
+
+    pub(crate) fn policy_compiled(&self) {
+        self.uncompiled.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_uncompiled(&self) -> bool {
+        self.uncompiled.load(Ordering::Acquire)
     }
 
     pub(crate) fn discovery(&self) -> Discovery {

@@ -34,8 +34,10 @@ pub(crate) struct Roster<T> {
     tally: Tally,
     health: Health,
     keep_last: bool,
-    /// The members are kept, although discovery has removed them all.
-    keeps: bool,
+    /// Members have changed since the last snapshot that showed them.
+    pub(crate) unpublished: bool,
+    /// How many members have joined, ever: by this is told who left before whom.
+    joined: u64,
     random: Random,
     /// Nodes that were let go of: their services are dropped outside the door.
     discarded: Vec<Arc<Node<T>>>,
@@ -44,10 +46,16 @@ pub(crate) struct Roster<T> {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) record: Record,
-    /// Removed in the batch that is being applied.
-    leaving: bool,
-    /// Removed, but kept because it was among the last.
-    pub(crate) kept: bool,
+    /// Discovery has removed it, when so many had joined. It leaves at the end of the batch,
+    /// unless it is kept.
+    left: Option<u64>,
+}
+
+impl Entry {
+    /// Returns whether it stays only because it was among the last.
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.left.is_some()
+    }
 }
 
 /// The endpoints that have a weight.
@@ -73,7 +81,8 @@ impl<T> Roster<T> {
             tally: Tally::default(),
             health,
             keep_last,
-            keeps: false,
+            unpublished: false,
+            joined: 0,
             random: Random::seeded(seed),
             discarded: Vec::new(),
         }
@@ -96,6 +105,11 @@ impl<T> Roster<T> {
     /// Returns whether too few endpoints are healthy.
     pub(crate) fn is_panic(&self) -> bool {
         self.tally.is_panic(&self.health)
+    }
+
+    /// Returns whether ejections are ignored, so that any success brings an endpoint back.
+    fn ignores_health(&self) -> bool {
+        self.is_panic() && !self.health.fails_in_panic()
     }
 
     /// Returns who may be picked now, and whether ejections are ignored for it.
@@ -147,21 +161,21 @@ impl<T> Roster<T> {
         door: Weak<dyn Door>,
         now: Instant,
     ) -> u64 {
-        if std::mem::take(&mut self.keeps) {
-            self.records.iter_mut().for_each(|entry| entry.leaving = entry.kept);
-        }
+        self.unpublished = true;
+        self.joined += 1;
         let state = Arc::new(NodeState::new(Arc::clone(&name), door));
         let (id, weight) = (state.id, endpoint.set_weight());
         state.standing.set_drained(weight == 0);
         self.nodes.push(Arc::new(Node::new(state, endpoint.into_target())));
         self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
-        self.records.push(Entry { record: Record::new(now), leaving: false, kept: false });
+        self.records.push(Entry { record: Record::new(now), left: None });
         id
     }
 
     /// Replaces a member's target and weight; everything else stays.
     pub(crate) fn replace(&mut self, id: u64, endpoint: Endpoint<T>) {
         let Some(i) = self.find(id) else { return };
+        self.unpublished = true;
         let state = Arc::clone(&self.nodes[i].state);
         self.members[i].weight = endpoint.set_weight();
         let node = Arc::new(Node::new(state, endpoint.into_target()));
@@ -199,13 +213,13 @@ impl<T> Roster<T> {
 
     pub(crate) fn remove(&mut self, id: u64) {
         if let Some(i) = self.find(id) {
-            self.records[i].leaving = true;
+            self.records[i].left = Some(self.joined);
         }
     }
 
     /// Ends a batch: lets go of those who left, and keeps the limit of ejections.
     pub(crate) fn settle(&mut self, now: Instant) {
-        if self.records.iter().any(|entry| entry.leaving) {
+        if self.records.iter().any(|entry| entry.left.is_some()) {
             self.sweep();
         }
         self.count();
@@ -216,16 +230,14 @@ impl<T> Roster<T> {
     }
 
     fn sweep(&mut self) {
-        if self.keep_last && self.records.iter().all(|entry| entry.leaving) {
-            for entry in &mut self.records {
-                (entry.leaving, entry.kept) = (false, true);
-            }
-            self.keeps = true;
-            return;
-        }
+        // The last ones are those that nobody has joined after.
+        let keep = self.keep_last && self.records.iter().all(|entry| entry.left.is_some());
+        let joined = self.joined;
+        let leaves = |entry: &Entry| entry.left.is_some_and(|at| !keep || at < joined);
+        self.unpublished = true;
         let mut kept = 0;
         for i in 0..self.records.len() {
-            if self.records[i].leaving {
+            if leaves(&self.records[i]) {
                 self.nodes[i].state.standing.enter(State::Gone);
                 if let Stage::Out { until, .. } = self.records[i].record.stage() {
                     self.queue.remove(&(until, self.members[i].id));
@@ -333,7 +345,9 @@ impl<T> Roster<T> {
             self.take_out(i, now);
             return false;
         }
-        if self.records[i].record.end_trial(end == Verdict::Good, now, &self.health) {
+        let good = end == Verdict::Good;
+        let enough = self.records[i].record.end_trial(good, now, &self.health);
+        if enough || (good && self.ignores_health()) {
             self.bring_back(i, now);
             return true;
         }

@@ -22,8 +22,9 @@ pub(crate) const fn splitmix64(seed: u64) -> u64 {
 pub(crate) struct Random(u64);
 
 impl Random {
+    /// Neighbouring seeds begin far from each other.
     pub(crate) const fn seeded(seed: u64) -> Self {
-        Self(seed)
+        Self(splitmix64(!seed))
     }
 
     /// Returns the next number in `[0, 1)`.

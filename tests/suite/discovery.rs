@@ -54,7 +54,6 @@ async fn b50_a_policy_that_panics_once_is_reported_and_compiled_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the error says that there are no endpoints"]
 async fn b50_a_policy_that_panics_at_once_is_named_in_the_error() {
     let sites = Sites::new(&["a", "b"]);
     let (handle, changes) = discover::channel();
@@ -71,7 +70,6 @@ async fn b50_a_policy_that_panics_at_once_is_named_in_the_error() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the snapshot mixes new indexes with old nodes"]
 async fn b50_an_ejection_after_a_failed_compile_publishes_the_members_too() {
     let sites = Sites::new(&["a", "b", "c"]);
     let (handle, changes) = discover::channel();
@@ -111,7 +109,6 @@ async fn b50_the_worst_weights_break_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the snapshot mixes new indexes with old nodes"]
 async fn b50_a_key_that_panics_stops_discovery_visibly_and_calls_go_on() {
     struct Key(u8);
     impl PartialEq for Key {
@@ -154,9 +151,9 @@ async fn b50_a_key_that_panics_stops_discovery_visibly_and_calls_go_on() {
     call(&mut balance).await.unwrap_err();
     sites["a"].act(Act::Ok);
     let answers = answers(&mut balance, 4).await;
-    // The statistics list all three, so the picks know them.
-    assert_eq!(balance.stats().counts.members, 3);
-    assert_eq!(["a", "b", "c"].map(|name| count(&answers, name)), [0, 2, 2]);
+    // The batch is lost whole, and statistics and picks agree on the set before it.
+    assert_eq!(balance.stats().counts.members, 2);
+    assert_eq!(["a", "b", "c"].map(|name| count(&answers, name)), [0, 4, 0]);
 }
 
 // ===== B83: the end =====
@@ -483,7 +480,6 @@ async fn b90_a_kept_endpoint_that_is_inserted_again_is_a_new_member() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: what left earlier in the batch is kept too"]
 async fn b90_only_members_are_kept_whatever_a_batch_did_in_between() {
     let sites = Sites::new(&["a", "b"]);
     let a = || insert("a", sites["a"].endpoint());
@@ -896,7 +892,6 @@ fn a_set_is_the_difference_to_what_was_told() {
 }
 
 #[test]
-#[ignore = "defect: a key that returns takes the place of its removal in the order"]
 fn members_of_a_channel_join_in_the_order_in_which_they_were_inserted() {
     let site = Site::new("a");
     let (handle, mut changes) = discover::channel();

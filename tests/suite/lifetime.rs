@@ -536,7 +536,6 @@ async fn a_refused_request_fails_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: what the policy says in the call is thrown away, and it is asked again"]
 async fn a_refusal_is_final() {
     let refuses_once = Says::new(|_, nth| match nth {
         0 => Choice::Refuse("not today"),

@@ -56,7 +56,6 @@ async fn a_policy_that_panics_is_not_asked_again_before_the_next_change() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: a change of health after it publishes the former nodes with new indexes"]
 async fn members_that_could_not_be_published_are_so_with_the_next_change_of_any_kind() {
     let (sites, policy) = (Sites::new(&["a", "b", "c", "d"]), Panicking::default());
     let (handle, changes) = discover::channel();

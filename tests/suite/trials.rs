@@ -276,7 +276,6 @@ fn shy(sites: &[&Shy], health: Health) -> Balance<Direct<Shy>, RoundRobin> {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the place of the trial is taken and given back in a busy loop"]
 async fn a_call_that_waits_does_not_spin_when_a_trial_is_due_that_it_may_not_take() {
     let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Never));
     let mut balance = shy(&[&a, &b], eject1());
@@ -293,7 +292,6 @@ async fn a_call_that_waits_does_not_spin_when_a_trial_is_due_that_it_may_not_tak
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the place of the trial is taken and given back in a busy loop"]
 async fn a_call_that_waits_for_an_endpoint_may_be_its_trial() {
     let (a, b) = (Shy::new("a", Readiness::Never), Shy::new("b", Readiness::Never));
     let mut balance = shy(&[&a, &b], eject1());
