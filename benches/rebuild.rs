@@ -7,8 +7,8 @@ mod support;
 
 use counterpoise::{Health, Pick, RoundRobin, SmoothWeighted, WeightedRandom};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use std::hint::black_box;
-use support::balance;
+use std::cell::{Cell, RefCell};
+use support::{Driven, balance};
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 
@@ -16,21 +16,35 @@ fn few(n: usize) -> Vec<u32> {
     [1, 2, 4].into_iter().cycle().take(n).collect()
 }
 
-/// One endpoint's weight changes, by its capacity; and then the next call comes.
+/// One endpoint's weight changes; and then the next call comes.
 fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
-        let balance = balance(new(), Health::new(), few(n));
-        let mut factor = 0.0;
-        let mut change = || {
-            factor = if factor == 1.0 { 0.5 } else { 1.0 };
-            let _ = black_box(balance.set_capacity("7", factor));
+        let driven = RefCell::new(Driven::new(new(), Health::new(), few(n)));
+        let weight = Cell::new(1);
+        let change = || {
+            weight.set(3 - weight.get());
+            driven.borrow_mut().reweight(7, weight.get());
         };
         let mut group = c.benchmark_group(format!("one weight changes, {name}"));
-        group.bench_function(BenchmarkId::new("publish", n), |b| b.iter(&mut change));
+        group.bench_function(BenchmarkId::new("publish", n), |b| b.iter(change));
         group.bench_function(BenchmarkId::new("first pick after it", n), |b| {
-            b.iter_batched(&mut change, |()| balance.preview(&7), BatchSize::PerIteration);
+            let pick = |()| driven.borrow().balance.preview(&7);
+            b.iter_batched(change, pick, BatchSize::PerIteration);
         });
         group.finish();
+    }
+}
+
+/// One endpoint joins and leaves again.
+fn membership<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+    for n in SIZES {
+        let mut driven = Driven::new(new(), Health::new(), few(n));
+        c.bench_function(&format!("one joins and leaves, {name}/{n}"), |b| {
+            b.iter(|| {
+                driven.reweight(n, 1);
+                driven.remove(n);
+            });
+        });
     }
 }
 
@@ -47,6 +61,8 @@ fn all(c: &mut Criterion) {
     reweight(c, "round robin", RoundRobin::new);
     reweight(c, "smooth weighted", SmoothWeighted::new);
     reweight(c, "weighted random", WeightedRandom::new);
+    membership(c, "round robin", RoundRobin::new);
+    membership(c, "smooth weighted", SmoothWeighted::new);
     build(c, "round robin", RoundRobin::new);
     build(c, "smooth weighted", SmoothWeighted::new);
 }

@@ -6,14 +6,17 @@
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use counterpoise::{Balance, Builder, Direct, Endpoint, Health, Policy, discover};
+use counterpoise::{
+    Balance, Builder, Direct, Endpoint, Health, Policy,
+    discover::{self, Handle},
+};
 use tower::{Layer, Service};
 
 /// The numbers of endpoints to measure at.
@@ -37,18 +40,51 @@ impl Service<u64> for Noop {
     }
 }
 
-/// Builds a balancer over `n` endpoints with these weights, all discovered.
+/// A balancer whose discovery is driven by hand.
+pub struct Driven<P: Policy> {
+    pub balance: Balance<Direct<Noop>, P>,
+    handle: Handle<usize, Direct<Noop>>,
+    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<P: Policy> Driven<P> {
+    pub fn new(policy: P, health: Health, weights: impl IntoIterator<Item = u32>) -> Self {
+        let (handle, changes) = discover::channel();
+        let builder = Builder::new().health(health).seed(1);
+        let (layer, driver) = builder.pair(changes, policy).unwrap();
+        let mut driven = Self { balance: layer.layer(()), handle, driver: Box::pin(driver) };
+        let endpoint = |weight| Endpoint::new(Direct(Noop)).weight(weight);
+        driven.handle.set(weights.into_iter().map(endpoint).enumerate());
+        for _ in 0..100 {
+            driven.drive();
+        }
+        driven
+    }
+
+    /// Changes the weight of an endpoint, or adds it; the snapshot is published.
+    pub fn reweight(&mut self, number: usize, weight: u32) {
+        self.handle.insert(number, Endpoint::new(Direct(Noop)).weight(weight));
+        self.drive();
+    }
+
+    /// Removes an endpoint; the snapshot is published.
+    pub fn remove(&mut self, number: usize) {
+        self.handle.remove(&number);
+        self.drive();
+    }
+
+    fn drive(&mut self) {
+        assert!(self.driver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+}
+
+/// Builds a balancer over endpoints of these weights, all discovered.
 pub fn balance<P: Policy>(
     policy: P,
     health: Health,
     weights: impl IntoIterator<Item = u32>,
 ) -> Balance<Direct<Noop>, P> {
-    let endpoint = |weight| Endpoint::new(Direct(Noop)).weight(weight);
-    let endpoints = discover::list(weights.into_iter().map(endpoint).enumerate());
-    let (layer, driver) = Builder::new().health(health).seed(1).pair(endpoints, policy).unwrap();
-    let mut driver = pin!(driver);
-    while driver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
-    layer.layer(())
+    Driven::new(policy, health, weights).balance
 }
 
 /// Returns the result of a future that is ready at once.

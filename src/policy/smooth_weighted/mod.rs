@@ -3,6 +3,7 @@
 mod credits;
 mod queues;
 mod tape;
+mod tournament;
 
 use super::{Choice, Pick, Policy, Turn, View};
 use credits::Entry;
@@ -46,11 +47,14 @@ use tape::Tape;
 /// # Cost
 ///
 /// A pick costs one `fetch_add`, and none with a single endpoint. The sequence is made ahead
-/// in blocks of 256, by whichever call needs the next one, at a cost per pick that grows
-/// with the number of *different* weights: equal ones form a queue of which only the head
-/// is looked at. Up to 65,536 picks a table is made once and then repeats. Longer cycles are
-/// compiled anew every 65,536 picks. A rebuild costs O(n) for the writer, and O(n log n) for
-/// the first call after it. Memory: at most 256 KiB and about 100 bytes per endpoint.
+/// in blocks of 256, by whichever call needs the next one, under a lock that other calls
+/// meet only there. Making a pick costs more with the number d of *different* weights, about
+/// log d comparisons: equal weights form a queue of which only the head is looked at, and
+/// the heads play a tournament. Cycles of up to 65,536 picks are made once and then repeat;
+/// longer ones are compiled anew every 65,536 picks.
+///
+/// A rebuild costs O(n) for the writer, and O(n log n) for the first call after it. Memory:
+/// at most 256 KiB for the sequence, and about 150 bytes per endpoint.
 ///
 /// ```
 /// use counterpoise::{Balance, Direct, Endpoint, SmoothWeighted, discover};
