@@ -1,6 +1,12 @@
 //! What the benchmarks share: endpoints that cost nothing, and a driver that has run.
 
-#![allow(dead_code, unreachable_pub, reason = "each benchmark uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "each benchmark uses a part"
+)]
 #![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
 use std::{

@@ -20,6 +20,7 @@ use crate::{
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     node::{Door, Limits, Node, Verdict},
+    nodes::{Changes, Nodes},
     policy::{Policy, View, ticket::Tickets},
     settings::Settings,
     snapshot::Snapshot,
@@ -76,7 +77,7 @@ impl<T, P: Policy> Hub<T, P> {
         let hub = Self {
             snapshot: ArcSwap::from_pointee(Snapshot {
                 generation: 0,
-                nodes: Arc::default(),
+                nodes: Nodes::default(),
                 eligible: Box::default(),
                 panic: false,
                 counts: Counts::default(),
@@ -245,15 +246,15 @@ impl<T, P: Policy> Hub<T, P> {
                 return Some(former);
             }
         };
-        let nodes = match roster.unpublished {
-            true => roster.nodes().into(),
-            false => Arc::clone(&former.nodes),
+        let nodes = match roster.unpublished.is_empty() {
+            true => former.nodes.clone(),
+            false => former.nodes.next(roster.nodes(), &roster.unpublished),
         };
         let generation = former.generation + 1;
         let counts = roster.counts();
         let next = Snapshot { generation, nodes, eligible, panic, counts, table };
         self.snapshot.store(Arc::new(next));
-        room.roster.unpublished = false;
+        room.roster.unpublished = Changes::default();
         self.progress.policy_compiled();
         (room.published, room.gathered) = (now, 0);
         Some(former)

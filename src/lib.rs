@@ -70,6 +70,7 @@ mod health;
 pub mod http;
 mod hub;
 mod node;
+mod nodes;
 mod policy;
 mod settings;
 mod snapshot;

@@ -1,8 +1,6 @@
 //! The immutable view that one pick works on: the hinge between the sides.
 
-use std::sync::Arc;
-
-use crate::{error::Counts, node::Node};
+use crate::{error::Counts, nodes::Nodes};
 
 /// Everything a pick may depend on, of one generation.
 #[derive(Debug)]
@@ -10,7 +8,7 @@ pub(crate) struct Snapshot<T, B> {
     /// Grows by one with each publication.
     pub(crate) generation: u64,
     /// The members, in the order in which they joined.
-    pub(crate) nodes: Arc<[Arc<Node<T>>]>,
+    pub(crate) nodes: Nodes<T>,
     /// Indexes of the nodes that may be picked, in rising order.
     pub(crate) eligible: Box<[u32]>,
     /// Whether ejections are ignored.

@@ -19,6 +19,7 @@ use crate::{
         standing::{Period, State},
     },
     node::{Door, Node, NodeState, Verdict},
+    nodes::Changes,
     policy::{FULL, Member},
     util::random::Random,
 };
@@ -34,8 +35,8 @@ pub(crate) struct Roster<T> {
     tally: Tally,
     health: Health,
     keep_last: bool,
-    /// Members have changed since the last snapshot that showed them.
-    pub(crate) unpublished: bool,
+    /// How the nodes differ from those of the last snapshot.
+    pub(crate) unpublished: Changes,
     /// How many members have joined, ever: by this is told who left before whom.
     joined: u64,
     random: Random,
@@ -81,7 +82,7 @@ impl<T> Roster<T> {
             tally: Tally::default(),
             health,
             keep_last,
-            unpublished: false,
+            unpublished: Changes::default(),
             joined: 0,
             random: Random::seeded(seed),
             discarded: Vec::new(),
@@ -161,7 +162,7 @@ impl<T> Roster<T> {
         door: Weak<dyn Door>,
         now: Instant,
     ) -> u64 {
-        self.unpublished = true;
+        self.unpublished.from(self.nodes.len());
         self.joined += 1;
         let state = Arc::new(NodeState::new(Arc::clone(&name), door));
         let (id, weight) = (state.id, endpoint.set_weight());
@@ -175,7 +176,7 @@ impl<T> Roster<T> {
     /// Replaces a member's target and weight; everything else stays.
     pub(crate) fn replace(&mut self, id: u64, endpoint: Endpoint<T>) {
         let Some(i) = self.find(id) else { return };
-        self.unpublished = true;
+        self.unpublished.at(i);
         let state = Arc::clone(&self.nodes[i].state);
         self.members[i].weight = endpoint.set_weight();
         let node = Arc::new(Node::new(state, endpoint.into_target()));
@@ -234,10 +235,10 @@ impl<T> Roster<T> {
         let keep = self.keep_last && self.records.iter().all(|entry| entry.left.is_some());
         let joined = self.joined;
         let leaves = |entry: &Entry| entry.left.is_some_and(|at| !keep || at < joined);
-        self.unpublished = true;
         let mut kept = 0;
         for i in 0..self.records.len() {
             if leaves(&self.records[i]) {
+                self.unpublished.from(i);
                 self.nodes[i].state.standing.enter(State::Gone);
                 if let Stage::Out { until, .. } = self.records[i].record.stage() {
                     self.queue.remove(&(until, self.members[i].id));

@@ -60,14 +60,24 @@ pub(super) fn carry(former: &[Entry], former_total: i128, entries: &mut [Entry])
     }
     let gone = gone as f64 * scale / total as f64;
     for entry in entries.iter_mut() {
-        let carried = entry.credit as f64 * scale + gone * entry.weight as f64;
-        entry.credit = carried.round() as i128;
+        entry.credit = whole(float(entry.credit) * scale + gone * entry.weight as f64);
     }
     // Credits sum to nothing, also after rounding.
     let rest: i128 = entries.iter().map(|entry| entry.credit).sum();
     if let Some(first) = entries.first_mut() {
         first.credit -= rest;
     }
+}
+
+/// Converts by way of 64 bits, which is much faster, where they hold the number.
+fn float(number: i128) -> f64 {
+    i64::try_from(number).map_or(number as f64, |number| number as f64)
+}
+
+/// Converts back, dropping the fraction: a 2^32nd part of a pick over the total.
+fn whole(number: f64) -> i128 {
+    const SAFE: f64 = (1_u64 << 62) as f64;
+    if number.abs() < SAFE { i128::from(number as i64) } else { number as i128 }
 }
 
 /// Gives the endpoints of a fresh balancer credits at even distances, in random order.
