@@ -154,18 +154,39 @@ impl Error {
         self.0.counts
     }
 
+    /// Finds an error of this type among an error and its sources: below what layers above
+    /// have made of it, such as a boxed error or a `tonic::Status`.
+    ///
+    /// ```
+    /// # fn handle(status: &(dyn std::error::Error + 'static)) {
+    /// if let Some(error) = counterpoise::Error::find_in(status) {
+    ///     eprintln!("from {:?}", error.endpoint());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn find_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Self> {
+        first(Some(error))
+    }
+
     /// Returns the first error of type `E` among the sources, such as a `reqwest::Error`.
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
-        let mut source = self.source();
-        while let Some(error) = source {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            source = error.source();
-        }
-        None
+        first(self.source())
     }
+}
+
+/// Returns the first error of type `E` in a chain.
+fn first<'e, E: StdError + 'static>(
+    mut link: Option<&'e (dyn StdError + 'static)>,
+) -> Option<&'e E> {
+    while let Some(error) = link {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        link = error.source();
+    }
+    None
 }
 
 impl fmt::Display for Error {

@@ -139,6 +139,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Returns whether something is due at the door. Cost: one load while all are healthy.
+    #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let due = self.due.load(Ordering::Acquire);
         due != NEVER && self.since_origin(now) >= due
@@ -151,6 +152,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Has the driver run, if it could not be spawned before.
+    #[inline]
     pub(crate) fn launch(&self) {
         self.launcher.launch();
     }
@@ -272,6 +274,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// 584 years fit.
+    #[inline]
     fn since_origin(&self, at: Instant) -> u64 {
         let nanos = at.saturating_duration_since(self.origin).as_nanos();
         u64::try_from(nanos).unwrap_or(NEVER - 1)

@@ -25,12 +25,25 @@
 //! - **Endpoints** come from a [`discover`] stream, by key: an [`Endpoint`] is a [`Target`]
 //!   with a weight. [`Direct`] brings its own service, such as a tonic `Channel`;
 //!   `http::Origin` points a shared HTTP client somewhere.
-//! - A **policy** chooses: [`RoundRobin`], or one of your own ([`Policy`], [`Pick`]), or one
-//!   that is chosen at run time ([`BoxPolicy`]).
+//! - A **policy** chooses, see [below](#which-policy).
 //! - **Health** is judged by the outcomes of calls: see [`Health`] for when an endpoint is
 //!   ejected and how it comes back, and [`Classify`] for what counts as a failure.
 //! - [`Balance`] is the service, made by [`BalanceLayer`] or [`Balance::new`]; [`Builder`]
 //!   has the settings; [`Stats`] shows what goes on; an [`Error`] names its endpoint.
+//!
+//! # Which policy
+//!
+//! | policy | when | why |
+//! |---|---|---|
+//! | [`RoundRobin`] | endpoints and requests are much alike | exactly even, the cheapest |
+//! | [`SmoothWeighted`] | endpoints differ in capacity | exactly by weight, spread evenly in time |
+//! | [`Random`], [`WeightedRandom`] | very many clients with few calls each | no order that clients could share; even only in the long run |
+//! | [`BoxPolicy`] | chosen while the program runs | one type for all |
+//! | your own ([`Policy`], [`Pick`]) | the request matters, or you know more | |
+//!
+//! [`ModuloRoundRobin`] picks what [`RoundRobin`] does, without its mask. Cost per pick and
+//! per rebuild: see each policy. Weights are ignored by the unweighted policies, but for
+//! zero, which drains under every policy.
 //!
 //! # Layers above
 //!
@@ -44,6 +57,11 @@
 //! ```text
 //! timeout (whole request)  →  AttemptsLayer  →  retry  →  timeout (attempt)  →  BalanceLayer
 //! ```
+//!
+//! A tonic client should set its deadline with tonic's own `Request::set_timeout`, which
+//! reaches the endpoint's channel: it counts as a failure there, names the endpoint, and
+//! needs no `drop_counts_after`. A tower timeout above a generated client comes out as
+//! `Unknown`, as it does above a bare channel.
 //!
 //! # Features
 //!

@@ -152,10 +152,12 @@ impl NodeState {
         }
     }
 
+    #[inline]
     pub(crate) fn is_unready(&self) -> bool {
         self.unready.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set_unready(&self, unready: bool) {
         if self.is_unready() != unready {
             self.unready.store(unready, Ordering::Relaxed);

@@ -1,7 +1,5 @@
 //! What one call has been through, and would rather not go through again.
 
-use std::collections::BTreeMap;
-
 use super::{attempts::Attempts, in_flight::InFlight};
 use crate::{health::standing::Period, node::NodeState};
 
@@ -9,8 +7,9 @@ use crate::{health::standing::Period, node::NodeState};
 #[derive(Debug, Default)]
 pub(crate) struct Avoid {
     /// Those it waits for, and those that failed to become ready for it, in the period in
-    /// which they did: after a return or another ejection they may be asked again.
-    excluded: BTreeMap<u64, Period>,
+    /// which they did: after a return or another ejection they may be asked again. Sorted by
+    /// id; mostly empty, and then it must cost nothing.
+    excluded: Vec<(u64, Period)>,
     /// Those that earlier attempts were sent to: taken only if there is no other.
     attempts: Option<Attempts>,
     sweep: Sweep,
@@ -34,38 +33,55 @@ const DRAWS: usize = 3;
 const RANKS: u8 = 4;
 
 impl Avoid {
+    #[inline]
     pub(crate) fn new(attempts: Option<Attempts>) -> Self {
         Self { attempts, ..Self::default() }
     }
 
+    #[inline]
     pub(crate) const fn attempts(&self) -> Option<&Attempts> {
         self.attempts.as_ref()
     }
 
     /// Excludes an endpoint for its present period.
     pub(crate) fn exclude(&mut self, guard: &InFlight) {
-        self.excluded.insert(guard.node().id, guard.period());
+        let (id, period) = (guard.node().id, guard.period());
+        match self.find(id) {
+            Ok(i) => self.excluded[i].1 = period,
+            Err(i) => self.excluded.insert(i, (id, period)),
+        }
     }
 
     /// Takes an endpoint back into consideration.
     pub(crate) fn readmit(&mut self, node: &NodeState) {
-        self.excluded.remove(&node.id);
+        if let Ok(i) = self.find(node.id) {
+            self.excluded.remove(i);
+        }
         self.sweep = Sweep::default();
     }
 
+    #[inline]
     pub(crate) fn excludes(&self, node: &NodeState) -> bool {
-        !self.excluded.is_empty() && self.excluded.get(&node.id) == Some(&node.standing.period())
+        !self.excluded.is_empty()
+            && self.find(node.id).is_ok_and(|i| self.excluded[i].1 == node.standing.period())
     }
 
+    fn find(&self, id: u64) -> Result<usize, usize> {
+        self.excluded.binary_search_by_key(&id, |&(other, _)| other)
+    }
+
+    #[inline]
     pub(crate) fn was_tried(&self, node: &NodeState) -> bool {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
     }
 
+    #[inline]
     pub(crate) fn is_retry(&self) -> bool {
         self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())
     }
 
     /// The longer the call has searched, the less it asks the policy.
+    #[inline]
     pub(crate) fn draws(&self) -> usize {
         DRAWS.saturating_sub(self.excluded.len())
     }

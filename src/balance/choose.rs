@@ -40,6 +40,7 @@ const ROUNDS: usize = 3;
 
 impl<T, P: Policy> Hub<T, P> {
     /// Chooses an endpoint and takes a place on it.
+    #[inline]
     pub(crate) fn choose<Req: ?Sized, S>(
         &self,
         request: &Req,
@@ -104,6 +105,7 @@ impl<T, P: Policy> Hub<T, P> {
         (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
     }
 
+    #[inline]
     fn pick<'s, Req: ?Sized>(
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
@@ -170,6 +172,7 @@ impl<T, P: Policy> Hub<T, P> {
 }
 
 /// Finds the node that the policy chose.
+#[inline]
 fn named<'s, T, B>(
     snapshot: &'s Snapshot<T, B>,
     choice: Choice,
@@ -195,6 +198,7 @@ fn out_of_range(index: usize, members: usize) -> Error {
     Error::policy(format!("it named member {index} of {members}"))
 }
 
+#[inline]
 fn seat<T, S>(mut guard: InFlight, target: &T, attach: impl Fn(&T) -> S) -> Seat<S> {
     let service = guard.inside(|| attach(target));
     Seat { service, guard }

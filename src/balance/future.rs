@@ -59,6 +59,7 @@ where
     T::Service: Service<Req>,
     P: Policy,
 {
+    #[inline]
     pub(super) fn send(
         seat: Seat<T::Service>,
         request: Req,

@@ -49,8 +49,12 @@ where
     ///
     /// `discover` is any stream of `Result<Change<K, Endpoint<T>>, E>`. It is followed by a
     /// spawned task: at once inside a tokio runtime, else from the first call on. The task
-    /// ends with the stream, or with the last service and layer. For other settings see
-    /// [`Builder::layer`].
+    /// ends with the stream, or with the last service and layer.
+    ///
+    /// Mind the timeout above: a call that it drops counts as a failure of the endpoint only
+    /// if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
+    /// default 1 s. Under a shorter timeout set that too, or endpoints that hang are never
+    /// ejected. For this and all other settings see [`Builder::layer`].
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where

@@ -71,7 +71,7 @@ pub(super) fn carry(former: &[Entry], former_total: i128, entries: &mut [Entry])
 
 /// Converts by way of 64 bits, which is much faster, where they hold the number.
 fn float(number: i128) -> f64 {
-    i64::try_from(number).map_or(number as f64, |number| number as f64)
+    i64::try_from(number).map_or_else(|_| number as f64, |number| number as f64)
 }
 
 /// Converts back, dropping the fraction: a 2^32nd part of a pick over the total.
