@@ -2,7 +2,7 @@
 //!
 //! Any tower [`Discover`](tower::discover::Discover) will do: a stream of
 //! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module
-//! has two ready-made ones: a fixed [`list`] and a [`channel`] with a handle.
+//! has two ready-made ones: a fixed [`list()`] and a [`channel()`] with a handle.
 
 mod channel;
 pub(crate) mod driver;
