@@ -15,11 +15,12 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
+    bounds::Loads,
     capacity::{self, CapacityChange},
     discover::{launcher::Launcher, progress::Progress, roster::Roster},
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
-    node::{Door, Limits, Node, Verdict},
+    node::{Door, Limits, Node, NodeState, Verdict},
     nodes::{Changes, Nodes},
     policy::{Policy, View, ticket::Tickets},
     settings::Settings,
@@ -32,6 +33,8 @@ pub(crate) struct Hub<T, P: Policy> {
     pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
     /// From when on a call must come to the door first, in nanoseconds since `origin`.
     due: AtomicU64,
+    /// From when on what was gathered is to be published; not before `due`.
+    publish_due: AtomicU64,
     origin: Instant,
     pub(crate) policy: P,
     pub(crate) tickets: Tickets,
@@ -39,6 +42,8 @@ pub(crate) struct Hub<T, P: Policy> {
     door: Mutex<Room<T>>,
     pub(crate) progress: Progress,
     launcher: Launcher,
+    /// Calls that run, if the policy bounds their number per endpoint.
+    pub(crate) loads: Option<Arc<Loads>>,
     /// Calls that wait for an endpoint.
     pub(crate) waiting: AtomicUsize,
     /// Rings whenever a waiting call should look again.
@@ -79,12 +84,15 @@ impl<T, P: Policy> Hub<T, P> {
                 generation: 0,
                 nodes: Nodes::default(),
                 eligible: Box::default(),
+                shares: Box::default(),
                 panic: false,
                 counts: Counts::default(),
                 table: None,
             }),
             due: AtomicU64::new(NEVER),
+            publish_due: AtomicU64::new(NEVER),
             origin: now,
+            loads: policy.bound().map(|factor| Arc::new(Loads::new(factor))),
             policy,
             tickets: Tickets::new(first_ticket, seed),
             settings,
@@ -182,9 +190,19 @@ impl<T, P: Policy> Hub<T, P> {
         }
     }
 
-    /// Publishes what was gathered for long enough, and hands out the place of a trial.
-    pub(crate) fn attend(&self, now: Instant) -> Option<(Arc<Node<T>>, Period)> {
-        self.visit(now, |roster| (roster.start_trial(now), Change::Nothing))
+    /// Publishes what was gathered for long enough, and hands out the place of a trial: any
+    /// that is due, or only that of an endpoint to which the request belongs.
+    pub(crate) fn attend(
+        &self,
+        now: Instant,
+        owner: Option<&NodeState>,
+    ) -> Option<(Arc<Node<T>>, Period)> {
+        let is_gathered = self.since_origin(now) >= self.publish_due.load(Ordering::Acquire);
+        if owner.is_some_and(|owner| owner.standing.is_serving()) && !is_gathered {
+            return None;
+        }
+        let only = owner.map(|owner| owner.id);
+        self.visit(now, |roster| (roster.start_trial(now, only), Change::Nothing))
     }
 
     /// Publishes what was gathered, whatever its age.
@@ -254,7 +272,8 @@ impl<T, P: Policy> Hub<T, P> {
         };
         let generation = former.generation + 1;
         let counts = roster.counts();
-        let next = Snapshot { generation, nodes, eligible, panic, counts, table };
+        let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
+        let next = Snapshot { generation, nodes, eligible, shares, panic, counts, table };
         self.snapshot.store(Arc::new(next));
         room.roster.unpublished = Changes::default();
         self.progress.policy_compiled();
@@ -268,9 +287,10 @@ impl<T, P: Policy> Hub<T, P> {
 
     fn set_due(&self, room: &Room<T>) {
         let gathered = (room.gathered > 0).then(|| room.published + GATHER);
-        let due = room.roster.next_trial().into_iter().chain(gathered).min();
-        let due = due.map_or(NEVER, |at| self.since_origin(at));
-        self.due.store(due, Ordering::Release);
+        let publish = gathered.map_or(NEVER, |at| self.since_origin(at));
+        let trial = room.roster.next_trial().map_or(NEVER, |at| self.since_origin(at));
+        self.publish_due.store(publish, Ordering::Release);
+        self.due.store(trial.min(publish), Ordering::Release);
     }
 
     /// 584 years fit.
@@ -302,6 +322,16 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
         // Its place, or the time of the next trial, is news for waiting calls.
         self.bell.notify_waiters();
     }
+}
+
+/// Returns each member's share of the effective weights of the eligible.
+fn shares(view: &View<'_>) -> Box<[f64]> {
+    let total: f64 = view.shares().map(|(_, _, share)| share as f64).sum();
+    let mut shares = vec![0.0; view.members().len()];
+    for (index, _, share) in view.shares() {
+        shares[index as usize] = share as f64 / total;
+    }
+    shares.into()
 }
 
 const fn health(changed: bool) -> Change {

@@ -77,6 +77,7 @@
 //! calls use tokio's timers: the runtime needs its time driver enabled.
 
 mod balance;
+mod bounds;
 mod capacity;
 mod classify;
 pub mod discover;
@@ -105,8 +106,10 @@ pub use endpoint::{Direct, Endpoint, Target};
 pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
 pub use health::{Health, Outcome, Panic};
 pub use policy::{
-    BoxPolicy, BoxTable, Choice, MaskRoundRobin, Member, ModuloRoundRobin, Pick, Policy, Random,
-    RoundRobin, SmoothTable, SmoothWeighted, Turn, View, WeightedRandom, WeightedTable,
+    Affinity, And, BoxPolicy, BoxTable, Choice, Fallback, HashMod, Key, KeyMap, Keyed, Maglev,
+    MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy, Random, Rendezvous, Ring,
+    RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable, SmoothWeighted, Spans, Structure,
+    Turn, View, WeightedRandom, WeightedTable,
 };
 pub use stats::{EndpointState, EndpointStats, Stats};
 

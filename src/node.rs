@@ -152,6 +152,11 @@ impl NodeState {
         }
     }
 
+    /// Returns whether the endpoint is a member with a weight, healthy or not.
+    pub(crate) fn is_open(&self) -> bool {
+        self.standing.admit(true).is_some()
+    }
+
     #[inline]
     pub(crate) fn is_unready(&self) -> bool {
         self.unready.load(Ordering::Relaxed)

@@ -11,6 +11,8 @@ pub(crate) struct Snapshot<T, B> {
     pub(crate) nodes: Nodes<T>,
     /// Indexes of the nodes that may be picked, in rising order.
     pub(crate) eligible: Box<[u32]>,
+    /// Each member's share of the calls, by index; empty unless loads are bounded.
+    pub(crate) shares: Box<[f64]>,
     /// Whether ejections are ignored.
     pub(crate) panic: bool,
     pub(crate) counts: Counts,

@@ -75,6 +75,12 @@ impl Avoid {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
     }
 
+    /// Returns whether the call should be sent there, if there is a choice.
+    #[inline]
+    pub(crate) fn welcomes(&self, node: &NodeState) -> bool {
+        !self.excludes(node) && !self.was_tried(node)
+    }
+
     #[inline]
     pub(crate) fn is_retry(&self) -> bool {
         self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())

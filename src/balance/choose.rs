@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{avoid::Avoid, in_flight::InFlight};
 use crate::{
+    bounds::Loads,
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
@@ -52,18 +53,15 @@ impl<T, P: Policy> Hub<T, P> {
         P: Pick<Req>,
     {
         if self.is_due(now)
-            && let Some(seat) = self.try_out(avoid, now, &attach)
+            && let Some(seat) = self.try_out(request, avoid, now, &attach)
         {
             return Ok(seat);
         }
         let mut missed = Missed::Nothing(Counts::default());
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            missed = match self.pick(&snapshot, request, avoid) {
-                Ok((node, period)) => {
-                    let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
-                    return Ok(seat(guard, &node.target, &attach));
-                }
+            missed = match self.pick(&snapshot, request, avoid, now) {
+                Ok((node, guard)) => return Ok(seat(guard, &node.target, &attach)),
                 Err(missed) => missed,
             };
             drop(snapshot);
@@ -83,7 +81,8 @@ impl<T, P: Policy> Hub<T, P> {
     {
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            let turn = Turn::new(&snapshot.eligible, &self.tickets);
+            let welcome = |index| is_open(&snapshot, index);
+            let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
             match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
                 Choice::Member(index) => return Some(index),
                 Choice::Renew => self.renew(snapshot.generation, Instant::now()),
@@ -93,13 +92,27 @@ impl<T, P: Policy> Hub<T, P> {
         None
     }
 
-    /// Takes the place of the trial that is due, if there is one.
-    fn try_out<S>(&self, avoid: &Avoid, now: Instant, attach: impl Fn(&T) -> S) -> Option<Seat<S>> {
+    /// Takes the place of the trial that is due, if there is one for this request.
+    fn try_out<Req: ?Sized, S>(
+        &self,
+        request: &Req,
+        avoid: &Avoid,
+        now: Instant,
+        attach: impl Fn(&T) -> S,
+    ) -> Option<Seat<S>>
+    where
+        P: Pick<Req>,
+    {
+        let snapshot = self.snapshot.load();
         // A request that has failed once is not put at risk again while it can go elsewhere.
-        if avoid.is_retry() && !self.snapshot.load().eligible.is_empty() {
+        if avoid.is_retry() && !snapshot.eligible.is_empty() {
             return None;
         }
-        let (node, period) = self.attend(now)?;
+        let open = |index| snapshot.nodes.get(index).is_some_and(|node| node.state.is_open());
+        let table = snapshot.table.as_ref();
+        let owner = table.and_then(|table| self.policy.owner(table, request, &open));
+        let owner = owner.and_then(|index| snapshot.nodes.get(index)).map(|node| &node.state);
+        let (node, period) = self.attend(now, owner.map(|state| &**state))?;
         let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
         // A guard that is dropped gives the place back.
         (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
@@ -111,7 +124,8 @@ impl<T, P: Policy> Hub<T, P> {
         snapshot: &'s Snapshot<T, P::Table>,
         request: &Req,
         avoid: &mut Avoid,
-    ) -> Result<(&'s Node<T>, Period), Missed>
+        now: Instant,
+    ) -> Result<(&'s Node<T>, InFlight), Missed>
     where
         P: Pick<Req>,
     {
@@ -119,15 +133,60 @@ impl<T, P: Policy> Hub<T, P> {
             return Err(Missed::Nothing(snapshot.counts));
         }
         let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
-        for _ in 0..avoid.draws() {
-            let turn = Turn::new(&snapshot.eligible, &self.tickets);
+        if let Some(loads) = &self.loads {
+            return self.pick_bounded(snapshot, table, request, avoid, loads, now);
+        }
+        let avoided = &*avoid;
+        let welcome = |index| {
+            is_open(snapshot, index)
+                && snapshot.nodes.get(index).is_some_and(|node| avoided.welcomes(&node.state))
+        };
+        for _ in 0..avoided.draws() {
+            let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
             let node = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
-            let welcome = !avoid.excludes(&node.state) && !avoid.was_tried(&node.state);
-            if welcome && let Some(period) = node.state.standing.admit(snapshot.panic) {
-                return Ok((node, period));
+            if avoided.welcomes(&node.state)
+                && let Some(period) = node.state.standing.admit(snapshot.panic)
+            {
+                return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
             }
         }
-        self.search(snapshot, avoid).ok_or(Missed::Exhausted(snapshot.counts))
+        let (node, period) =
+            self.search(snapshot, avoid).ok_or(Missed::Exhausted(snapshot.counts))?;
+        Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)))
+    }
+
+    /// Picks under the lock that keeps the bound exact.
+    fn pick_bounded<'s, Req: ?Sized>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        table: &P::Table,
+        request: &Req,
+        avoid: &mut Avoid,
+        loads: &Arc<Loads>,
+        now: Instant,
+    ) -> Result<(&'s Node<T>, InFlight), Missed>
+    where
+        P: Pick<Req>,
+    {
+        let mut held = loads.lock();
+        let welcome = |index| {
+            is_open(snapshot, index)
+                && snapshot.nodes.get(index).is_some_and(|node| {
+                    let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
+                    avoid.welcomes(&node.state) && held.has_room(node.state.id, share)
+                })
+        };
+        let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
+        let choice = self.policy.pick(table, request, &turn);
+        let node = named(snapshot, choice, &turn)?;
+        let admitted = !avoid.excludes(&node.state);
+        let admitted = admitted.then(|| node.state.standing.admit(snapshot.panic)).flatten();
+        let found = admitted.map(|period| (node, period)).or_else(|| self.search(snapshot, avoid));
+        let (node, period) = found.ok_or(Missed::Exhausted(snapshot.counts))?;
+        held.add(node.state.id);
+        drop(held);
+        let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
+        Ok((node, guard.holding(Arc::clone(loads))))
     }
 
     /// Looks at every eligible endpoint, from a place that moves on with each search.
@@ -169,6 +228,12 @@ impl<T, P: Policy> Hub<T, P> {
         let cause = if counts.members == 0 { self.progress.last_error() } else { None };
         Error::unavailable(kind, counts, cause)
     }
+}
+
+/// Returns whether the gate of a member is open at this moment.
+fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
+    let node = snapshot.nodes.get(index);
+    node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
 }
 
 /// Finds the node that the policy chose.

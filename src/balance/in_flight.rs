@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
+    bounds::Loads,
     health::{Outcome, standing::Period},
     node::{Door, Ending, NodeState, Verdict},
 };
@@ -23,6 +24,8 @@ pub(crate) struct InFlight {
     parked: bool,
     stage: Stage,
     started: Instant,
+    /// Where the call is counted, if loads are bounded.
+    loads: Option<Arc<Loads>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +46,13 @@ impl InFlight {
         trial: bool,
         now: Instant,
     ) -> Self {
-        Self { node, period, trial, parked: false, stage: Stage::Chosen, started: now }
+        Self { node, period, trial, parked: false, stage: Stage::Chosen, started: now, loads: None }
+    }
+
+    /// Notes that the call is counted there until it ends.
+    pub(crate) fn holding(mut self, loads: Arc<Loads>) -> Self {
+        self.loads = Some(loads);
+        self
     }
 
     pub(crate) fn node(&self) -> &NodeState {
@@ -186,6 +195,9 @@ impl Drop for InFlight {
     #[inline]
     fn drop(&mut self) {
         self.unpark();
+        if let Some(loads) = &self.loads {
+            loads.release(self.node.id);
+        }
         match self.stage {
             Stage::Closed => {}
             Stage::Chosen if self.trial => self.report(Verdict::Nothing),

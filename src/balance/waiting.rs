@@ -59,6 +59,8 @@ type Departure<S, Req> = (Seat<S>, Req);
 #[derive(Default)]
 struct Clock {
     since: Option<Instant>,
+    /// What was due when it last woke: the call has looked at that, and need not again.
+    seen: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -287,13 +289,18 @@ impl Clock {
             return Poll::Pending;
         }
         let end = *self.since.get_or_insert_with(Instant::now) + patience;
+        let due = due.filter(|&due| self.seen.is_none_or(|seen| due > seen));
         let until = due.map_or(end, |due| due.min(end));
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if sleep.deadline() != until {
             sleep.as_mut().reset(until);
         }
         ready!(sleep.as_mut().poll(cx));
-        Poll::Ready(if until < end { Alarm::Due } else { Alarm::Patience })
+        if until < end {
+            self.seen = due;
+            return Poll::Ready(Alarm::Due);
+        }
+        Poll::Ready(Alarm::Patience)
     }
 }
 

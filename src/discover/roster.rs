@@ -318,9 +318,22 @@ impl<T> Roster<T> {
         self.tally.ejected -= usize::from(self.members[i].is_open());
     }
 
-    /// Hands out the place of the next trial that is due.
-    pub(crate) fn start_trial(&mut self, now: Instant) -> Option<(Arc<Node<T>>, Period)> {
-        let &(until, id) = self.queue.first().filter(|(until, _)| *until <= now)?;
+    /// Hands out the place of a trial that is due: the next one, or that of one endpoint.
+    pub(crate) fn start_trial(
+        &mut self,
+        now: Instant,
+        only: Option<u64>,
+    ) -> Option<(Arc<Node<T>>, Period)> {
+        let (until, id) = match only {
+            None => *self.queue.first()?,
+            Some(id) => match self.records.get(self.find(id)?)?.record.stage() {
+                Stage::Out { until, .. } => (until, id),
+                Stage::Serving | Stage::Trial { .. } => return None,
+            },
+        };
+        if until > now || !self.queue.contains(&(until, id)) {
+            return None;
+        }
         self.queue.remove(&(until, id));
         let i = self.find(id)?;
         self.records[i].record.start_trial();

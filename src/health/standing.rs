@@ -96,6 +96,10 @@ impl Standing {
         self.load().period()
     }
 
+    pub(crate) fn is_serving(&self) -> bool {
+        self.load().state() == State::Serving
+    }
+
     pub(crate) fn is_drained(&self) -> bool {
         self.load().is_drained()
     }

@@ -27,10 +27,12 @@ pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
 
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
+    fn bound(&self) -> Option<f64>;
 }
 
 trait AnyTable<Req: ?Sized>: Send + Sync {
     fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice;
+    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize>;
     fn table(&self) -> &dyn Any;
 }
 
@@ -53,11 +55,19 @@ impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
         let table = P::compile(self, view, previous);
         Box::new(Bound { policy: Self::clone(self), table })
     }
+
+    fn bound(&self) -> Option<f64> {
+        P::bound(self)
+    }
 }
 
 impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
     fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice {
         self.policy.pick(&self.table, request, turn)
+    }
+
+    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.policy.owner(&self.table, request, open)
     }
 
     fn table(&self) -> &dyn Any {
@@ -71,11 +81,24 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
         BoxTable(self.0.compile(view, previous.map(|table| table.0.table())))
     }
+
+    fn bound(&self) -> Option<f64> {
+        self.0.bound()
+    }
 }
 
 impl<Req: ?Sized + 'static> Pick<Req> for BoxPolicy<Req> {
     fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
         table.0.pick(request, turn)
+    }
+
+    fn owner(
+        &self,
+        table: &Self::Table,
+        request: &Req,
+        open: &dyn Fn(usize) -> bool,
+    ) -> Option<usize> {
+        table.0.owner(request, open)
     }
 }
 

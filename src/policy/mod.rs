@@ -6,6 +6,7 @@
 //! else, so that every choice can be repeated.
 
 mod boxed;
+mod keyed;
 mod random;
 mod round_robin;
 mod smooth_weighted;
@@ -14,6 +15,10 @@ mod turn;
 mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
+pub use keyed::{
+    Affinity, And, Fallback, HashMod, Key, KeyMap, Keyed, Maglev, Or, Owner, Rendezvous, Ring,
+    RingHash, Scores, Skipped, Slots, Spans, Structure,
+};
 pub use random::{Random, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
 pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
@@ -38,6 +43,12 @@ pub trait Policy: Send + Sync + 'static {
     /// [statistics](crate::Stats), the former snapshot stays in use, and the next change
     /// compiles anew.
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
+
+    /// Returns the factor by which the load of each endpoint is bounded; see
+    /// [`Keyed::bounded`]. Default: none.
+    fn bound(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// Makes one choice for a request of type `Req`.
@@ -47,6 +58,21 @@ pub trait Pick<Req: ?Sized>: Policy {
     /// May be called again for the same request when the chosen endpoint has just left
     /// rotation, is not ready, or was tried before. A panic reaches the caller.
     fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice;
+
+    /// Returns whose request this is, health aside: of the members that are `open` (have a
+    /// weight), the one that would be chosen if all were healthy.
+    ///
+    /// An ejected endpoint that is to be tried gets a request that belongs to it or to
+    /// nobody. Default: none, every request belongs to nobody.
+    fn owner(
+        &self,
+        table: &Self::Table,
+        request: &Req,
+        open: &dyn Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let _ = (table, request, open);
+        None
+    }
 }
 
 /// What a pick chose.

@@ -1,21 +1,25 @@
 //! What one pick may know beside its table and its request.
 
-use std::cell::Cell;
+use std::{cell::Cell, fmt};
 
 use super::ticket::Tickets;
 
 /// One pick's view of its snapshot, and its ticket.
-#[derive(Debug)]
 pub struct Turn<'a> {
     eligible: &'a [u32],
+    welcome: &'a dyn Fn(usize) -> bool,
     tickets: &'a Tickets,
     ticket: Cell<Option<u64>>,
 }
 
 impl<'a> Turn<'a> {
     #[inline]
-    pub(crate) const fn new(eligible: &'a [u32], tickets: &'a Tickets) -> Self {
-        Self { eligible, tickets, ticket: Cell::new(None) }
+    pub(crate) const fn new(
+        eligible: &'a [u32],
+        welcome: &'a dyn Fn(usize) -> bool,
+        tickets: &'a Tickets,
+    ) -> Self {
+        Self { eligible, welcome, tickets, ticket: Cell::new(None) }
     }
 
     /// Returns the number that this pick drew from the balancer's counter.
@@ -59,5 +63,21 @@ impl<'a> Turn<'a> {
     #[must_use]
     pub fn is_eligible(&self, index: usize) -> bool {
         u32::try_from(index).is_ok_and(|index| self.eligible.binary_search(&index).is_ok())
+    }
+
+    /// Returns whether this request should go to the member at this index: it may be picked
+    /// at this very moment, and the request was not there before.
+    ///
+    /// For policies that have an order of their own, such as a key's: the first that is
+    /// welcome. Others need not ask: they are asked again. Cost: O(1).
+    #[must_use]
+    pub fn welcomes(&self, index: usize) -> bool {
+        (self.welcome)(index)
+    }
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("eligible", &self.eligible).finish_non_exhaustive()
     }
 }

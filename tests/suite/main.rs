@@ -10,6 +10,7 @@ mod discovery;
 mod grpc_sockets;
 mod health;
 mod http_sockets;
+mod keyed_golden;
 mod lifetime;
 mod limits;
 mod numbers;

@@ -1,0 +1,155 @@
+//! Policies that keep a key with one endpoint.
+//!
+//! All are alike but for the structure that maps a hash to a *walk*: an order of all
+//! endpoints, of which the first that may be picked is taken. The structure is made from
+//! the membership; health is only looked at during the walk. So an ejection moves the
+//! ejected endpoint's keys and no others, and gives them back.
+
+mod affinity;
+mod circle;
+mod foresight;
+mod hash_mod;
+mod maglev;
+mod rendezvous;
+mod ring;
+mod ring_points;
+mod seen;
+
+pub use affinity::{Affinity, And, Key, Or};
+pub use foresight::{KeyMap, Owner, Skipped};
+pub use hash_mod::{HashMod, Spans};
+pub use maglev::{Maglev, Slots};
+pub use rendezvous::{Rendezvous, Scores};
+pub use ring::{Ring, RingHash};
+
+use super::{Choice, Member, Pick, Policy, Turn, View, rotate};
+
+/// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
+/// [`Rendezvous`].
+///
+/// A request's key is found by an [`Affinity`]. Its first choice is the endpoint that owns
+/// the key; if that may not be picked, or the request was there before, the next of the
+/// key's own order is taken. An ejected endpoint is tried with its own keys.
+#[derive(Debug, Clone)]
+pub struct Keyed<A, S> {
+    affinity: A,
+    structure: S,
+    fallback: Fallback,
+    bound: Option<f64>,
+}
+
+/// What becomes of a request that has no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// The endpoints take turns.
+    #[default]
+    Rotate,
+    /// An endpoint is chosen at random.
+    Random,
+    /// The call fails, with a policy error that says so.
+    Refuse,
+}
+
+/// How a hash is mapped to endpoints. Sealed: implemented by the structures of this crate.
+pub trait Structure: sealed::Structure {}
+
+impl<S: sealed::Structure> Structure for S {}
+
+pub(super) mod sealed {
+    use super::Member;
+
+    #[allow(unnameable_types, reason = "the seal")]
+    pub trait Structure: Send + Sync + 'static {
+        type Map: Send + Sync + std::fmt::Debug + 'static;
+
+        /// Maps keys to the members; those of weight zero own nothing.
+        fn build(&self, members: &[Member], previous: Option<&Self::Map>) -> Self::Map;
+
+        /// Offers the members in the order of a key, each once, until one is accepted.
+        fn find(
+            &self,
+            map: &Self::Map,
+            key: &[u8],
+            accept: impl FnMut(usize) -> bool,
+        ) -> Option<usize>;
+
+        /// Returns the share of all hashes that each member owns, by index.
+        fn shares(&self, map: &Self::Map) -> Vec<f64>;
+
+        /// Returns the share of all hashes that have one and the same owner in both maps;
+        /// `twin` tells by index who is who in the other one.
+        fn stays(&self, map: &Self::Map, other: &Self::Map, twin: &[Option<usize>]) -> f64;
+    }
+}
+
+impl<A, S> Keyed<A, S> {
+    pub(crate) const fn new(affinity: A, structure: S) -> Self {
+        Self { affinity, structure, fallback: Fallback::Rotate, bound: None }
+    }
+
+    /// Sets what becomes of requests without a key. Default: [`Fallback::Rotate`].
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Bounds the load of each endpoint to a factor of its share of all running calls.
+    ///
+    /// An endpoint is passed over while one more call would make it hold more than
+    /// `ceil(factor × (running + 1) × share)` calls, its share being that of its weight
+    /// among the eligible. The bound is exact, also under concurrency: calls are admitted
+    /// one at a time, under a short lock. With everybody at the bound, the first choice is
+    /// taken. Typical factors are 1.25 to 2; anything below 1, or no number, counts as 1.
+    /// Default: no bound. (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with
+    /// bounded loads", 2018.)
+    #[must_use]
+    pub fn bounded(mut self, factor: f64) -> Self {
+        self.bound = Some(factor.max(1.0));
+        self
+    }
+
+    pub(crate) fn structure_mut(&mut self) -> &mut S {
+        &mut self.structure
+    }
+}
+
+impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
+    type Table = S::Map;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&S::Map>) -> S::Map {
+        self.structure.build(view.members(), previous)
+    }
+
+    fn bound(&self) -> Option<f64> {
+        self.bound
+    }
+}
+
+impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
+    fn pick(&self, table: &S::Map, request: &Req, turn: &Turn<'_>) -> Choice {
+        let Some(key) = self.affinity.key(request) else { return self.without_key(turn) };
+        let welcome = |index| turn.welcomes(index);
+        let found = self.structure.find(table, key.as_bytes(), welcome).or_else(|| {
+            let eligible = |index| turn.is_eligible(index);
+            self.structure.find(table, key.as_bytes(), eligible)
+        });
+        found.map_or(Choice::Any, Choice::Member)
+    }
+
+    fn owner(&self, table: &S::Map, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
+        let key = self.affinity.key(request)?;
+        self.structure.find(table, key.as_bytes(), open)
+    }
+}
+
+impl<A, S> Keyed<A, S> {
+    fn without_key(&self, turn: &Turn<'_>) -> Choice {
+        match self.fallback {
+            Fallback::Rotate => rotate(turn, |ticket, n| ticket % n),
+            Fallback::Random => rotate(turn, |_, n| turn.random_below(n)),
+            Fallback::Refuse => Choice::Refuse("the request has no key"),
+        }
+    }
+}
