@@ -16,8 +16,8 @@ mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
 pub use keyed::{
-    Affinity, And, Fallback, HashMod, Key, KeyMap, Keyed, Maglev, Or, Owner, Rendezvous, Ring,
-    RingHash, Scores, Skipped, Slots, Spans, Structure,
+    Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, Maglev, Or, Owner, Rendezvous,
+    Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
 };
 pub use random::{Random, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;

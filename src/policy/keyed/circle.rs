@@ -12,7 +12,7 @@ pub(super) trait Position: Copy + Ord + Debug + Send + Sync + 'static {
 }
 
 impl Position for u32 {
-    const BITS: u32 = 32;
+    const BITS: Self = 32;
 
     #[inline]
     fn top(self, bits: u32) -> usize {

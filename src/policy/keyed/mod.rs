@@ -15,7 +15,7 @@ mod ring;
 mod ring_points;
 mod seen;
 
-pub use affinity::{Affinity, And, Key, Or};
+pub use affinity::{Affinity, And, Combine, Key, Or};
 pub use foresight::{KeyMap, Owner, Skipped};
 pub use hash_mod::{HashMod, Spans};
 pub use maglev::{Maglev, Slots};
@@ -83,11 +83,26 @@ pub(super) mod sealed {
     }
 }
 
-impl<A, S> Keyed<A, S> {
-    pub(crate) const fn new(affinity: A, structure: S) -> Self {
+impl<F, S: Structure + Default> Keyed<F, S> {
+    /// Creates the policy from a closure that finds a request's key.
+    pub fn by<Req: ?Sized>(key: F) -> Self
+    where
+        F: Fn(&Req) -> Option<Key<'_>> + Send + Sync + 'static,
+    {
+        Self::on(key)
+    }
+}
+
+impl<A, S: Structure + Default> Keyed<A, S> {
+    /// Creates the policy from an [`Affinity`], such as those in `http::key`.
+    #[must_use]
+    pub fn on(affinity: A) -> Self {
+        let structure = S::default();
         Self { affinity, structure, fallback: Fallback::Rotate, bound: None }
     }
+}
 
+impl<A, S> Keyed<A, S> {
     /// Sets what becomes of requests without a key. Default: [`Fallback::Rotate`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {

@@ -91,13 +91,13 @@ pub(super) struct Source {
     pub(super) weight: u32,
 }
 
-impl<A> RingHash<A> {
-    /// Creates the policy from what finds a request's key.
-    #[must_use]
-    pub const fn by(affinity: A) -> Self {
-        Self::new(affinity, Ring { kind: Kind::Own, points: 160, most: 65_536, hash: xxh64 })
+impl Default for Ring {
+    fn default() -> Self {
+        Self { kind: Kind::Own, points: 160, most: 65_536, hash: xxh64 }
     }
+}
 
+impl<A> RingHash<A> {
     /// Sets how many points an endpoint owns for each unit of weight; none counts as one.
     /// Default: 160.
     #[must_use]
