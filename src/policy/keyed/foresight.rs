@@ -60,6 +60,13 @@ impl<A, S: Structure + Clone> Keyed<A, S> {
 }
 
 impl<S: Structure> KeyMap<S> {
+    /// Returns the endpoint that owns a key. Cost: that of a pick.
+    #[must_use]
+    pub fn owner(&self, key: &[u8]) -> Option<&str> {
+        let index = self.structure.find(&self.map, key, |_| true)?;
+        self.members.get(index).map(Member::name)
+    }
+
     /// Returns the endpoints in the order in which they would be chosen for a key, each once.
     /// Those without weight are not in it. (nginx's order ends after 20 points.)
     #[must_use]
