@@ -59,8 +59,8 @@
 //! ```
 //!
 //! A tonic client should set its deadline with tonic's own `Request::set_timeout`, which
-//! reaches the endpoint's channel: it counts as a failure there, names the endpoint, and
-//! needs no `drop_counts_after`. A tower timeout above a generated client comes out as
+//! reaches the endpoint's channel: it counts as a failure there, names the endpoint, needs
+//! no `drop_counts_after`, and comes out as `Cancelled`. A tower timeout above a generated client comes out as
 //! `Unknown`, as it does above a bare channel.
 //!
 //! # Features

@@ -51,6 +51,10 @@ impl<T> Nodes<T> {
         self.chunks.get(index >> BITS)?.get(index & (CHUNK - 1))
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Node<T>>> {
+        self.chunks.iter().flat_map(|chunk| chunk.iter())
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -86,7 +86,7 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
         Stats::of(&self.hub)
     }
 
-    /// Waits until the set has at least `count` endpoints.
+    /// Waits until the set has at least `count` endpoints, drained ones included.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
     ///
     /// The weighted policies give it the share of what is left; at 0 no policy picks it. The
     /// factor has a resolution of 1/65,536 and stays until the next one, or until the
-    /// endpoint leaves the set. Endpoints are told by name; of several that share one, all
+    /// endpoint leaves the set; an insert of the same key keeps it. Endpoints are told by name; of several that share one, all
     /// get it. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.hub.set_capacity(endpoint, factor, Instant::now())

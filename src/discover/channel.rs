@@ -18,8 +18,9 @@ use crate::{endpoint::Endpoint, util::lock};
 /// Discovers what a handle is told, from anywhere in the program.
 ///
 /// No change blocks and none is lost: what the balancer has not taken yet is merged by key,
-/// so that memory stays bounded by the keys that are in use. The stream ends when the last
-/// handle is dropped.
+/// so that memory stays bounded by the keys that are in use. A change takes effect
+/// when the driver's task runs next, not before the method returns. The stream ends when the
+/// last handle is dropped.
 ///
 /// ```
 /// use counterpoise::{Direct, Endpoint, discover};

@@ -91,16 +91,18 @@ impl<T> Roster<T> {
 
     // ===== what is in it =====
 
+    /// Returns what is known of a member.
+    pub(crate) fn get(&self, id: u64) -> Option<(&Member, &Entry)> {
+        let i = self.find(id)?;
+        Some((&self.members[i], &self.records[i]))
+    }
+
     pub(crate) fn nodes(&self) -> &[Arc<Node<T>>] {
         &self.nodes
     }
 
     pub(crate) fn members(&self) -> &[Member] {
         &self.members
-    }
-
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.records
     }
 
     /// Returns whether too few endpoints are healthy.
@@ -165,9 +167,10 @@ impl<T> Roster<T> {
         self.unpublished.from(self.nodes.len());
         self.joined += 1;
         let state = Arc::new(NodeState::new(Arc::clone(&name), door));
-        let (id, weight) = (state.id, endpoint.set_weight());
+        let id = state.id;
+        let (target, weight) = endpoint.into_parts();
         state.standing.set_drained(weight == 0);
-        self.nodes.push(Arc::new(Node::new(state, endpoint.into_target())));
+        self.nodes.push(Arc::new(Node::new(state, target)));
         self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
         self.records.push(Entry { record: Record::new(now), left: None });
         id
@@ -178,8 +181,9 @@ impl<T> Roster<T> {
         let Some(i) = self.find(id) else { return };
         self.unpublished.at(i);
         let state = Arc::clone(&self.nodes[i].state);
-        self.members[i].weight = endpoint.set_weight();
-        let node = Arc::new(Node::new(state, endpoint.into_target()));
+        let (target, weight) = endpoint.into_parts();
+        self.members[i].weight = weight;
+        let node = Arc::new(Node::new(state, target));
         self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
         self.open_or_drain(i);
     }

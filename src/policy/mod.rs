@@ -52,6 +52,10 @@ pub trait Policy: Send + Sync + 'static {
 }
 
 /// Makes one choice for a request of type `Req`.
+#[diagnostic::on_unimplemented(
+    message = "the policy `{Self}` cannot pick for requests of type `{Req}`",
+    note = "a key closure must take `&{Req}`; a policy of your own needs `impl Pick<{Req}>`"
+)]
 pub trait Pick<Req: ?Sized>: Policy {
     /// Chooses an endpoint for the request.
     ///
@@ -84,7 +88,7 @@ pub enum Choice {
     /// If it may not be picked now, the policy is asked again, and after a few times
     /// another member is taken. An index that is out of range is an error of the call.
     Member(usize),
-    /// Any eligible member: the balancer rotates over them.
+    /// Any eligible member: the balancer rotates over them, whatever their weights.
     Any,
     /// None: the call fails, for this reason.
     Refuse(&'static str),
