@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Keyed, Member, Structure};
-use crate::policy::FULL;
+use crate::{node::NodeState, policy::FULL};
 
 /// What a keyed policy makes of one set of names and weights: pure, and the same everywhere.
 ///
@@ -41,6 +41,17 @@ pub enum Skipped {
     Drained,
     /// It is out for its failures.
     Ejected,
+}
+
+impl Owner {
+    pub(crate) fn of(node: &NodeState, panic: bool) -> Self {
+        let skipped = match &node.standing {
+            standing if standing.is_drained() => Some(Skipped::Drained),
+            standing if standing.admit(panic).is_none() => Some(Skipped::Ejected),
+            _ => None,
+        };
+        Self { name: Arc::clone(&node.name), skipped }
+    }
 }
 
 impl<A, S: Structure + Clone> Keyed<A, S> {

@@ -160,6 +160,18 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
     }
 }
 
+impl<A, S: Structure> Keyed<A, S> {
+    /// Returns the indexes of the members in the order of a key.
+    pub(crate) fn walk(&self, table: &S::Map, key: &[u8]) -> Vec<usize> {
+        let mut walk = Vec::new();
+        self.structure.find(table, key, |index| {
+            walk.push(index);
+            false
+        });
+        walk
+    }
+}
+
 impl<A, S> Keyed<A, S> {
     fn without_key(&self, turn: &Turn<'_>) -> Choice {
         match self.fallback {
