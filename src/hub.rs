@@ -22,7 +22,7 @@ use crate::{
     health::standing::Period,
     node::{Door, Limits, Node, NodeState, Verdict},
     nodes::{Changes, Nodes},
-    policy::{Policy, View, ticket::Tickets},
+    policy::{Member, Policy, View, ticket::Tickets},
     settings::Settings,
     snapshot::Snapshot,
     util::lock,
@@ -112,9 +112,19 @@ impl<T, P: Policy> Hub<T, P> {
         now: Instant,
         work: impl FnOnce(&mut Roster<T>) -> (R, Change),
     ) -> R {
+        self.visit_with(None, now, work)
+    }
+
+    /// Goes through the door with a table that was compiled for the outcome.
+    pub(crate) fn visit_with<R>(
+        &self,
+        table: Option<P::Table>,
+        now: Instant,
+        work: impl FnOnce(&mut Roster<T>) -> (R, Change),
+    ) -> R {
         let mut room = lock(&self.door);
         let (result, change) = work(&mut room.roster);
-        let former = self.settle(&mut room, change, now);
+        let former = self.settle(&mut room, change, table, now);
         let discarded = room.roster.take_discarded();
         drop(room);
         // Users' services are dropped here, outside the door.
@@ -217,13 +227,19 @@ impl<T, P: Policy> Hub<T, P> {
 
     fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Room<T>) -> bool) {
         let mut room = lock(&self.door);
-        let former = wanted(&room).then(|| self.publish(&mut room, now));
+        let former = wanted(&room).then(|| self.publish(&mut room, None, now));
         self.set_due(&room);
         drop(room);
         drop(former);
     }
 
-    fn settle(&self, room: &mut Room<T>, change: Change, now: Instant) -> Option<Former<T, P>> {
+    fn settle(
+        &self,
+        room: &mut Room<T>,
+        change: Change,
+        table: Option<P::Table>,
+        now: Instant,
+    ) -> Option<Former<T, P>> {
         let ripe = room.gathered > 0 && now >= room.published + GATHER;
         let publish = match change {
             Change::Nothing => ripe,
@@ -231,7 +247,7 @@ impl<T, P: Policy> Hub<T, P> {
             Change::Members => true,
         };
         let former = if publish {
-            self.publish(room, now)
+            self.publish(room, table, now)
         } else {
             room.gathered += usize::from(change == Change::Health);
             None
@@ -251,21 +267,22 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
-    fn publish(&self, room: &mut Room<T>, now: Instant) -> Option<Former<T, P>> {
+    fn publish(
+        &self,
+        room: &mut Room<T>,
+        table: Option<P::Table>,
+        now: Instant,
+    ) -> Option<Former<T, P>> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
         let view = View::new(roster.members(), &eligible, self.random_start());
-        let compile = || self.policy.compile(&view, former.table.as_ref());
-        let table = match catch_unwind(AssertUnwindSafe(compile)) {
-            Ok(table) => Some(table),
-            Err(payload) => {
-                self.progress.policy_panicked(payload.as_ref());
-                // Not due any more: the next change compiles anew, not every call.
-                (room.published, room.gathered) = (now, 0);
-                return Some(former);
-            }
+        let Some(table) = table.or_else(|| self.compile(&view, former.table.as_ref())) else {
+            // Not due any more: the next change compiles anew, not every call.
+            (room.published, room.gathered) = (now, 0);
+            return Some(former);
         };
+        let table = Some(table);
         let nodes = match roster.unpublished.is_empty() {
             true => former.nodes.clone(),
             false => former.nodes.next(roster.nodes(), &roster.unpublished),
@@ -279,6 +296,26 @@ impl<T, P: Policy> Hub<T, P> {
         self.progress.policy_compiled();
         (room.published, room.gathered) = (now, 0);
         Some(former)
+    }
+
+    /// Compiles a table; none if the policy panics.
+    fn compile(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
+        let compile = || self.policy.compile(view, former);
+        match catch_unwind(AssertUnwindSafe(compile)) {
+            Ok(table) => Some(table),
+            Err(payload) => {
+                self.progress.policy_panicked(payload.as_ref());
+                None
+            }
+        }
+    }
+
+    /// Compiles a table ahead, outside the door, for members that are planned.
+    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
+        let open = (0..).zip(members).filter(|(_, member)| member.is_open());
+        let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
+        let view = View::new(members, &eligible, self.random_start());
+        self.compile(&view, self.snapshot.load_full().table.as_ref())
     }
 
     fn random_start(&self) -> Option<u64> {

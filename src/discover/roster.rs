@@ -3,10 +3,7 @@
 //! Nothing here is atomic or published: [`Hub`](crate::hub::Hub) holds the roster under
 //! one mutex and publishes what has changed.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Weak},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -18,7 +15,7 @@ use crate::{
         ejection::{Record, Stage},
         standing::{Period, State},
     },
-    node::{Door, Node, NodeState, Verdict},
+    node::{Node, NodeState, Verdict},
     nodes::Changes,
     policy::{FULL, Member},
     util::random::Random,
@@ -156,24 +153,16 @@ impl<T> Roster<T> {
 
     // ===== membership: a batch of changes, then `settle` =====
 
-    /// Adds a new member at the end; returns its id.
-    pub(crate) fn insert(
-        &mut self,
-        name: Arc<str>,
-        endpoint: Endpoint<T>,
-        door: Weak<dyn Door>,
-        now: Instant,
-    ) -> u64 {
+    /// Adds a new member at the end.
+    pub(crate) fn insert(&mut self, state: Arc<NodeState>, endpoint: Endpoint<T>, now: Instant) {
         self.unpublished.from(self.nodes.len());
         self.joined += 1;
-        let state = Arc::new(NodeState::new(Arc::clone(&name), door));
-        let id = state.id;
+        let (id, name) = (state.id, Arc::clone(&state.name));
         let (target, weight) = endpoint.into_parts();
         state.standing.set_drained(weight == 0);
         self.nodes.push(Arc::new(Node::new(state, target)));
         self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
         self.records.push(Entry { record: Record::new(now), left: None });
-        id
     }
 
     /// Replaces a member's target and weight; everything else stays.

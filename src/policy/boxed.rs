@@ -28,6 +28,7 @@ pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
     fn bound(&self) -> Option<f64>;
+    fn is_costly(&self, changes: usize) -> bool;
 }
 
 trait AnyTable<Req: ?Sized>: Send + Sync {
@@ -59,6 +60,10 @@ impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
     fn bound(&self) -> Option<f64> {
         P::bound(self)
     }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        P::is_costly(self, changes)
+    }
 }
 
 impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
@@ -84,6 +89,10 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
 
     fn bound(&self) -> Option<f64> {
         self.0.bound()
+    }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        self.0.is_costly(changes)
     }
 }
 

@@ -44,6 +44,16 @@ pub trait Policy: Send + Sync + 'static {
     /// compiles anew.
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
 
+    /// Returns whether a compile after so many changes takes long: milliseconds, say.
+    ///
+    /// It is then made on a thread for blocking work, before the changes are applied, where
+    /// a tokio runtime has one. The table must not depend on who is eligible, nor on
+    /// capacities. Default: no.
+    fn is_costly(&self, changes: usize) -> bool {
+        let _ = changes;
+        false
+    }
+
     /// Returns the factor by which the load of each endpoint is bounded; see
     /// [`Keyed::bounded`]. Default: none.
     fn bound(&self) -> Option<f64> {

@@ -142,6 +142,10 @@ impl sealed::Structure for Slots {
         SlotMap { slots: slots.into(), members: members.len() }
     }
 
+    fn is_costly(&self, _changes: usize) -> bool {
+        self.size > 10_000
+    }
+
     fn find(
         &self,
         map: &SlotMap,

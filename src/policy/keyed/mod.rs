@@ -67,6 +67,12 @@ pub(super) mod sealed {
         /// Maps keys to the members; those of weight zero own nothing.
         fn build(&self, members: &[Member], previous: Option<&Self::Map>) -> Self::Map;
 
+        /// Returns whether a map after so many changes takes milliseconds to build.
+        fn is_costly(&self, changes: usize) -> bool {
+            let _ = changes;
+            false
+        }
+
         /// Offers the members in the order of a key, each once, until one is accepted.
         fn find(
             &self,
@@ -136,6 +142,10 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
 
     fn compile(&self, view: &View<'_>, previous: Option<&S::Map>) -> S::Map {
         self.structure.build(view.members(), previous)
+    }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        self.structure.is_costly(changes)
     }
 
     fn bound(&self) -> Option<f64> {

@@ -216,6 +216,10 @@ impl sealed::Structure for Ring {
         }
     }
 
+    fn is_costly(&self, changes: usize) -> bool {
+        changes.saturating_mul(self.points as usize) > 50_000 || !matches!(self.kind, Kind::Own)
+    }
+
     #[inline]
     fn find(
         &self,
