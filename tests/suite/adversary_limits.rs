@@ -15,11 +15,12 @@ use counterpoise::{
     Panic, RoundRobin, SmoothWeighted, discover,
 };
 use tokio::time::advance;
+use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
     bed::{Bed, MILLISECOND, SECOND, eject1, refusals, share},
-    probes::{answers, count},
+    probes::{Compiles, answers, count},
     support::{Act, Site, Sites, settle},
     table::Table,
 };
@@ -114,6 +115,36 @@ fn the_limit_holds_at_every_look_under_threads() {
     done.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
     assert!(table.balance.stats().endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "defect: one compile for each ejection under Panic::Fail"]
+async fn a_large_set_that_fails_as_a_whole_is_compiled_a_few_times_whatever_the_rule() {
+    for panic in [Panic::UseAll, Panic::Fail] {
+        let site = Site::new("site");
+        site.act(Act::FailAfter(SECOND));
+        let list = discover::list((0..1_000).map(|i| (i, site.endpoint())));
+        let policy = Compiles::new(RoundRobin::new());
+        let health = eject1().panic_below(0.5).panic(panic);
+        let builder = Builder::new().starting_at(0).health(health);
+        let mut balance = builder.balance(list, policy.clone()).unwrap();
+        settle().await;
+        let mut calls: Vec<_> = (0..1_000).map(|_| task::spawn(balance.call(()))).collect();
+        assert!(calls.iter_mut().all(|call| call.poll().is_pending()));
+        let before = policy.count();
+        advance(SECOND).await;
+        settle().await;
+        for call in &mut calls {
+            if call.poll().is_pending() {
+                // The runtime lets a task poll so many timers, then others have their turn.
+                tokio::task::yield_now().await;
+                assert!(call.poll().is_ready());
+            }
+        }
+        assert_eq!(balance.stats().counts.ejected, 1_000);
+        let compiles = policy.count() - before;
+        assert!(compiles < 100, "{compiles} compiles with {panic:?}");
+    }
 }
 
 // ===== balancers below balancers, and scopes of attempts =====

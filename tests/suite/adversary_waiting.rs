@@ -167,6 +167,26 @@ async fn a_waiting_call_blames_nobody_for_an_endpoint_that_was_drained_for_a_whi
     }
 }
 
+// ===== patience =====
+
+#[tokio::test(start_paused = true)]
+#[ignore = "defect: fails at once"]
+async fn a_call_that_waited_for_readiness_may_still_wait_for_endpoints() {
+    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open));
+    let builder = Builder::new().wait_when_empty(true);
+    let (handle, mut balance) = over(&[("a", &a)], builder, RoundRobin::new()).await;
+    let mut waiting = task::spawn(balance.call(()));
+    assert!(attend(&mut waiting).await.is_none());
+    // Longer than calls wait for endpoints, shorter than they wait for readiness.
+    advance(10 * SECOND).await;
+    handle.remove(&"a");
+    if let Some(result) = attend(&mut waiting).await {
+        panic!("it has not waited for endpoints yet: {}", result.unwrap_err());
+    }
+    handle.insert("b", b.endpoint());
+    assert_eq!(attend(&mut waiting).await.unwrap().unwrap(), Answer::From("b"));
+}
+
 // ===== waiting is not spinning =====
 
 /// Both endpoints ejected by their own readiness, and not ready.
