@@ -25,7 +25,7 @@ use crate::{
     policy::{Member, Policy, View, ticket::Tickets},
     settings::Settings,
     snapshot::Snapshot,
-    util::lock,
+    util::{drop_users, lock},
 };
 
 /// The shared heart of a balancer.
@@ -55,6 +55,8 @@ pub(crate) struct Hub<T, P: Policy> {
 struct Room<T> {
     roster: Roster<T>,
     published: Instant,
+    /// Whether too few were healthy then.
+    panic: bool,
     /// Transitions that the published snapshot does not show yet.
     gathered: usize,
 }
@@ -96,7 +98,7 @@ impl<T, P: Policy> Hub<T, P> {
             policy,
             tickets: Tickets::new(first_ticket, seed),
             settings,
-            door: Mutex::new(Room { roster, published: now, gathered: 0 }),
+            door: Mutex::new(Room { roster, published: now, panic: false, gathered: 0 }),
             progress: Progress::default(),
             launcher,
             waiting: AtomicUsize::new(0),
@@ -128,7 +130,7 @@ impl<T, P: Policy> Hub<T, P> {
         let discarded = room.roster.take_discarded();
         drop(room);
         // Users' services are dropped here, outside the door.
-        drop((former, discarded));
+        drop_users((former, discarded));
         if change != Change::Nothing {
             self.bell.notify_waiters();
         }
@@ -141,8 +143,8 @@ impl<T, P: Policy> Hub<T, P> {
             return CapacityChange::Refused;
         };
         let found = self.visit(now, |roster| {
-            let found = roster.set_capacity(name, capacity);
-            (found, health(found))
+            let found = roster.set_capacity(name, capacity, now);
+            (found, if found { Change::Members } else { Change::Nothing })
         });
         if found { change } else { CapacityChange::Unknown }
     }
@@ -200,19 +202,26 @@ impl<T, P: Policy> Hub<T, P> {
         }
     }
 
-    /// Publishes what was gathered for long enough, and hands out the place of a trial: any
-    /// that is due, or only that of an endpoint to which the request belongs.
+    /// Publishes what was gathered for long enough, and hands out the place of a trial that
+    /// is due, of an endpoint that the call would take; with an owner, only of that one.
     pub(crate) fn attend(
         &self,
         now: Instant,
         owner: Option<&NodeState>,
+        accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
         let is_gathered = self.since_origin(now) >= self.publish_due.load(Ordering::Acquire);
         if owner.is_some_and(|owner| owner.standing.is_serving()) && !is_gathered {
             return None;
         }
-        let only = owner.map(|owner| owner.id);
-        self.visit(now, |roster| (roster.start_trial(now, only), Change::Nothing))
+        let accepts =
+            |node: &NodeState| owner.is_none_or(|owner| owner.id == node.id) && accepts(node);
+        self.visit(now, |roster| (roster.start_trial(now, accepts), Change::Nothing))
+    }
+
+    /// Tells this balancer from others.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).cast::<()>().addr()
     }
 
     /// Publishes what was gathered, whatever its age.
@@ -230,7 +239,7 @@ impl<T, P: Policy> Hub<T, P> {
         let former = wanted(&room).then(|| self.publish(&mut room, None, now));
         self.set_due(&room);
         drop(room);
-        drop(former);
+        drop_users(former);
     }
 
     fn settle(
@@ -262,8 +271,8 @@ impl<T, P: Policy> Hub<T, P> {
         let snapshot = self.snapshot.load();
         snapshot.nodes.len() > SMALL
             && now < room.published + GATHER
-            && room.gathered * 8 < snapshot.eligible.len()
-            && room.roster.is_panic() == snapshot.panic
+            && (snapshot.eligible.is_empty() || room.gathered * 8 < snapshot.eligible.len())
+            && room.roster.is_panic() == room.panic
     }
 
     /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
@@ -292,6 +301,7 @@ impl<T, P: Policy> Hub<T, P> {
         let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
         let next = Snapshot { generation, nodes, eligible, shares, panic, counts, table };
         self.snapshot.store(Arc::new(next));
+        room.panic = room.roster.is_panic();
         room.roster.unpublished = Changes::default();
         self.progress.policy_compiled();
         (room.published, room.gathered) = (now, 0);

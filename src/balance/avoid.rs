@@ -1,15 +1,19 @@
 //! What one call has been through, and would rather not go through again.
 
-use super::{attempts::Attempts, in_flight::InFlight};
-use crate::{health::standing::Period, node::NodeState};
+use super::{
+    attempts::Attempts,
+    in_flight::{InFlight, Occasion},
+};
+use crate::node::NodeState;
 
 /// The endpoints that a call should not be sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Avoid {
-    /// Those it waits for, and those that failed to become ready for it, in the period in
-    /// which they did: after a return or another ejection they may be asked again. Sorted by
+    /// Those it waits for, and those that failed to become ready for it, on that
+    /// occasion: after a return, another ejection or with another service they may be asked
+    /// again. Sorted by
     /// id; mostly empty, and then it must cost nothing.
-    excluded: Vec<(u64, Period)>,
+    excluded: Vec<(u64, Occasion)>,
     /// Those that earlier attempts were sent to: taken only if there is no other.
     attempts: Option<Attempts>,
     sweep: Sweep,
@@ -45,10 +49,10 @@ impl Avoid {
 
     /// Excludes an endpoint for its present period.
     pub(crate) fn exclude(&mut self, guard: &InFlight) {
-        let (id, period) = (guard.node().id, guard.period());
+        let (id, occasion) = (guard.node().id, guard.occasion());
         match self.find(id) {
-            Ok(i) => self.excluded[i].1 = period,
-            Err(i) => self.excluded.insert(i, (id, period)),
+            Ok(i) => self.excluded[i].1 = occasion,
+            Err(i) => self.excluded.insert(i, (id, occasion)),
         }
     }
 
@@ -63,7 +67,9 @@ impl Avoid {
     #[inline]
     pub(crate) fn excludes(&self, node: &NodeState) -> bool {
         !self.excluded.is_empty()
-            && self.find(node.id).is_ok_and(|i| self.excluded[i].1 == node.standing.period())
+            && self
+                .find(node.id)
+                .is_ok_and(|i| self.excluded[i].1 == (node.standing.period(), node.version()))
     }
 
     fn find(&self, id: u64) -> Result<usize, usize> {
@@ -82,8 +88,8 @@ impl Avoid {
     }
 
     #[inline]
-    pub(crate) fn is_retry(&self) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())
+    pub(crate) fn is_retry(&self, balancer: usize) -> bool {
+        self.attempts.as_ref().is_some_and(|attempts| attempts.has_been_at(balancer))
     }
 
     /// The longer the call has searched, the less it asks the policy.

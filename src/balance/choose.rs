@@ -10,7 +10,7 @@ use crate::{
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
-    node::Node,
+    node::{Node, NodeState},
     policy::{Choice, Pick, Policy, Turn, rotate},
     snapshot::Snapshot,
 };
@@ -105,17 +105,17 @@ impl<T, P: Policy> Hub<T, P> {
     {
         let snapshot = self.snapshot.load();
         // A request that has failed once is not put at risk again while it can go elsewhere.
-        if avoid.is_retry() && !snapshot.eligible.is_empty() {
+        if avoid.is_retry(self.address()) && !snapshot.eligible.is_empty() {
             return None;
         }
         let open = |index| snapshot.nodes.get(index).is_some_and(|node| node.state.is_open());
         let table = snapshot.table.as_ref();
         let owner = table.and_then(|table| self.policy.owner(table, request, &open));
         let owner = owner.and_then(|index| snapshot.nodes.get(index)).map(|node| &node.state);
-        let (node, period) = self.attend(now, owner.map(|state| &**state))?;
+        let accepts = |node: &NodeState| !avoid.excludes(node);
+        let (node, period) = self.attend(now, owner.map(|state| &**state), accepts)?;
         let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
-        // A guard that is dropped gives the place back.
-        (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
+        Some(seat(guard, &node.target, attach))
     }
 
     #[inline]
@@ -222,7 +222,9 @@ impl<T, P: Policy> Hub<T, P> {
             Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
             Counts { members: 0, .. } => ErrorKind::Empty,
             Counts { members, drained, .. } if members == drained => ErrorKind::Drained,
-            Counts { ejected: 0, .. } => return self.no_table(),
+            Counts { ejected: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
+            // All are in service; they have just not been ready for this call.
+            Counts { ejected: 0, .. } => ErrorKind::Unready,
             _ => ErrorKind::Ejected,
         };
         let cause = if counts.members == 0 { self.progress.last_error() } else { None };

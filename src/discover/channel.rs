@@ -13,7 +13,10 @@ use std::{
 use futures_core::Stream;
 use tower::discover::Change;
 
-use crate::{endpoint::Endpoint, util::lock};
+use crate::{
+    endpoint::Endpoint,
+    util::{is_roomy, lock},
+};
 
 /// Discovers what a handle is told, from anywhere in the program.
 ///
@@ -129,6 +132,7 @@ impl<K: Hash + Eq + Clone, T> Handle<K, T> {
             return;
         }
         let replaced = change(&mut shared);
+        shared.trim();
         let waker = shared.waker.take();
         drop(shared);
         drop(replaced);
@@ -166,6 +170,19 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         let never_told = self.pending.remove(key)?;
         self.order.remove(&never_told.number);
         never_told.insert
+    }
+
+    /// Gives memory back that a large set needed once.
+    fn trim(&mut self) {
+        if is_roomy(self.members.len(), self.members.capacity()) {
+            self.members.shrink_to_fit();
+        }
+        if is_roomy(self.told.len(), self.told.capacity()) {
+            self.told.shrink_to_fit();
+        }
+        if is_roomy(self.pending.len(), self.pending.capacity()) {
+            self.pending.shrink_to_fit();
+        }
     }
 
     fn pending(&mut self, key: &K) -> &mut Pending<T> {
@@ -206,6 +223,7 @@ impl<K: Hash + Eq + Clone, T> Stream for Changes<K, T> {
         if let Some(change) = shared.next() {
             return Poll::Ready(Some(Ok(change)));
         }
+        shared.trim();
         if shared.handles == 0 {
             return Poll::Ready(None);
         }

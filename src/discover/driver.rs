@@ -26,6 +26,7 @@ use crate::{
     hub::{self, Hub},
     node::Door,
     policy::Policy,
+    util::is_roomy,
 };
 
 pin_project! {
@@ -96,7 +97,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        if this.link.ended || Pin::new(&mut *this.closed).poll(cx).is_ready() {
+        if this.link.ended {
+            return Poll::Ready(());
+        }
+        if Pin::new(&mut *this.closed).poll(cx).is_ready() {
+            this.link.ended = true;
             return Poll::Ready(());
         }
         for _ in 0..POLL {
@@ -127,6 +132,9 @@ where
                 Poll::Pending => {}
             }
             *this.preparing = this.link.start(std::mem::replace(this.batch, Batch::new()));
+            if is_roomy(this.keys.len(), this.keys.capacity()) {
+                this.keys.shrink_to_fit();
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending

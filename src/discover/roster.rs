@@ -18,7 +18,7 @@ use crate::{
     node::{Node, NodeState, Verdict},
     nodes::Changes,
     policy::{FULL, Member},
-    util::random::Random,
+    util::{random::Random, trim},
 };
 
 #[derive(Debug)]
@@ -170,6 +170,7 @@ impl<T> Roster<T> {
         let Some(i) = self.find(id) else { return };
         self.unpublished.at(i);
         let state = Arc::clone(&self.nodes[i].state);
+        state.replaced();
         let (target, weight) = endpoint.into_parts();
         self.members[i].weight = weight;
         let node = Arc::new(Node::new(state, target));
@@ -179,7 +180,7 @@ impl<T> Roster<T> {
 
     /// Sets the part of the weight that counts, of every endpoint of this name; returns
     /// whether there is one.
-    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32) -> bool {
+    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) -> bool {
         let mut found = false;
         for i in 0..self.members.len() {
             if &*self.members[i].name == name {
@@ -188,7 +189,7 @@ impl<T> Roster<T> {
                 self.open_or_drain(i);
             }
         }
-        self.count();
+        self.keep_limit(now);
         found
     }
 
@@ -216,6 +217,11 @@ impl<T> Roster<T> {
         if self.records.iter().any(|entry| entry.left.is_some()) {
             self.sweep();
         }
+        self.keep_limit(now);
+    }
+
+    /// Counts anew, and brings back who is ejected beyond the limit.
+    fn keep_limit(&mut self, now: Instant) {
         self.count();
         while self.tally.ejected > self.health.ejection_limit(self.tally.candidates) {
             let Some(i) = self.soonest_back() else { break };
@@ -246,6 +252,9 @@ impl<T> Roster<T> {
         self.discarded.extend(self.nodes.drain(kept..));
         self.members.truncate(kept);
         self.records.truncate(kept);
+        trim(&mut self.nodes);
+        trim(&mut self.members);
+        trim(&mut self.records);
     }
 
     fn count(&mut self) {
@@ -311,25 +320,20 @@ impl<T> Roster<T> {
         self.tally.ejected -= usize::from(self.members[i].is_open());
     }
 
-    /// Hands out the place of a trial that is due: the next one, or that of one endpoint.
+    /// Hands out the place of a trial that is due, of an endpoint that the call would take.
     pub(crate) fn start_trial(
         &mut self,
         now: Instant,
-        only: Option<u64>,
+        accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
-        let (until, id) = match only {
-            None => *self.queue.first()?,
-            Some(id) => match self.records.get(self.find(id)?)?.record.stage() {
-                Stage::Out { until, .. } => (until, id),
-                Stage::Serving | Stage::Trial { .. } => return None,
-            },
-        };
-        if until > now || !self.queue.contains(&(until, id)) {
-            return None;
-        }
+        let due = self.queue.iter().take_while(|(until, _)| *until <= now);
+        let found = due.copied().find_map(|(until, id)| {
+            let i = self.find(id)?;
+            accepts(&self.nodes[i].state).then_some((until, id, i))
+        });
+        let (until, id, i) = found?;
         self.queue.remove(&(until, id));
-        let i = self.find(id)?;
-        self.records[i].record.start_trial();
+        self.records[i].record.start_trial(now);
         let node = Arc::clone(&self.nodes[i]);
         let period = node.state.standing.period();
         Some((node, period))
@@ -353,13 +357,13 @@ impl<T> Roster<T> {
             return false;
         }
         let good = end == Verdict::Good;
-        let enough = self.records[i].record.end_trial(good, now, &self.health);
+        let (until, enough) = self.records[i].record.end_trial(end, now, &self.health);
         if enough || (good && self.ignores_health()) {
             self.bring_back(i, now);
             return true;
         }
         if self.members[i].is_open() {
-            self.queue.insert((now, id));
+            self.queue.insert((until, id));
         }
         false
     }

@@ -53,7 +53,6 @@ impl Drop for Bomb {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: discovery stops"]
 async fn a_target_that_panics_when_it_is_dropped_does_not_end_discovery() {
     let armed = Arc::new(AtomicBool::new(false));
     let bomb = |name| Endpoint::new(Bomb { site: Site::new(name), armed: Arc::clone(&armed) });
@@ -110,7 +109,6 @@ fn blow_up(balance: &mut Balance<Direct<Ash>, RoundRobin>) {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: in flight for ever"]
 async fn a_service_that_panics_when_it_is_dropped_leaks_nothing() {
     let ash = Ash::default();
     let list = discover::list([("a", Endpoint::new(Direct(ash.clone())))]);
@@ -124,7 +122,6 @@ async fn a_service_that_panics_when_it_is_dropped_leaks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: on trial for ever"]
 async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_back() {
     let (a, b) = (Ash::default(), Ash::default());
     let list = [("a", a.clone()), ("b", b)].map(|(key, ash)| (key, Endpoint::new(Direct(ash))));
@@ -146,7 +143,6 @@ async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_b
 // ===== memory =====
 
 #[test]
-#[ignore = "defect: 11 MB for one endpoint"]
 fn a_set_that_was_large_once_gives_its_memory_back() {
     fn check<P: Pick<Fail>>(policy: P) {
         let mut table = None;
@@ -192,7 +188,6 @@ impl Pick<Fail> for Hopeless {
 }
 
 #[test]
-#[ignore = "defect: 8 bytes a change, for ever"]
 fn a_policy_that_never_compiles_does_not_make_memory_grow() {
     let mut table = Table::new(Hopeless, &[1, 1]);
     let info = measure(|| (0..5_000).for_each(|_| table.insert(1, 1)));
@@ -229,7 +224,6 @@ fn churn_with_health_and_weights_does_not_make_memory_grow() {
 // ===== drivers and runtimes =====
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: panics with a message of tokio"]
 async fn a_driver_may_be_polled_after_its_end() {
     let (handle, changes) = discover::channel::<&str, Direct<Site>>();
     let (layer, driver) = BalanceLayer::pair(changes, RoundRobin::new());
@@ -260,7 +254,6 @@ async fn a_driver_that_moves_between_tasks_wakes_the_last_one() {
 }
 
 #[test]
-#[ignore = "defect: panics with a message of tokio"]
 fn a_runtime_without_a_clock_is_no_reason_to_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let a = Probe::new("a", Gate::Shut);

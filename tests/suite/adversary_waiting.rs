@@ -91,7 +91,6 @@ async fn attend<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> {
 // ===== services that are replaced =====
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: waits on for the former service"]
 async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
     let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Open));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
@@ -103,7 +102,6 @@ async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the former service is called"]
 async fn a_waiting_call_does_not_go_to_a_service_that_was_replaced() {
     let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Shut));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
@@ -119,7 +117,6 @@ async fn a_waiting_call_does_not_go_to_a_service_that_was_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: keeps the former service alive"]
 async fn a_waiting_call_lets_go_of_a_service_that_was_replaced() {
     let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Shut));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
@@ -133,7 +130,6 @@ async fn a_waiting_call_lets_go_of_a_service_that_was_replaced() {
 // ===== endpoints that are drained and filled again =====
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: stays excluded after it was drained"]
 async fn a_waiting_call_sees_an_endpoint_that_was_drained_for_a_while() {
     let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
     let probes = [("a", &a), ("b", &b)];
@@ -149,7 +145,6 @@ async fn a_waiting_call_sees_an_endpoint_that_was_drained_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: fails with an error of the policy"]
 async fn a_waiting_call_blames_nobody_for_an_endpoint_that_was_drained_for_a_while() {
     let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
     let probes = [("a", &a), ("b", &b)];
@@ -170,7 +165,6 @@ async fn a_waiting_call_blames_nobody_for_an_endpoint_that_was_drained_for_a_whi
 // ===== patience =====
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: fails at once"]
 async fn a_call_that_waited_for_readiness_may_still_wait_for_endpoints() {
     let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open));
     let builder = Builder::new().wait_when_empty(true);
@@ -201,7 +195,6 @@ async fn outage(leash: &Leash) -> (Probe, Probe, Probes<Leash>) {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: one poll never ends"]
 async fn a_call_that_waits_in_an_outage_does_not_spin_when_a_trial_is_due() {
     let leash = Leash::default();
     let (a, b, (_handle, mut balance)) = outage(&leash).await;
@@ -218,7 +211,6 @@ async fn a_call_that_waits_in_an_outage_does_not_spin_when_a_trial_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: one poll never ends"]
 async fn calls_that_wait_in_an_outage_do_not_wake_each_other_for_ever() {
     let leash = Leash::default();
     let (a, b, (_handle, mut balance)) = outage(&leash).await;
@@ -241,7 +233,6 @@ async fn calls_that_wait_in_an_outage_do_not_wake_each_other_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: wakes itself over and over"]
 async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
     let (a, b) = (Probe::new("a", Gate::Fails), Probe::new("b", Gate::Open));
     let builder = Builder::new().health(eject1());
@@ -262,7 +253,6 @@ async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: one poll never ends"]
 async fn a_trial_that_was_drained_under_a_waiting_call_does_not_make_it_spin() {
     let (a, b) = (Probe::new("a", Gate::Fails), Probe::new("b", Gate::Open));
     let builder = Builder::new().health(eject1());

@@ -32,7 +32,6 @@ fn random(state: &mut u64, below: usize) -> usize {
 // ===== rebuilt all the time =====
 
 #[test]
-#[ignore = "defect: they get nothing"]
 fn nobody_starves_while_a_heavy_endpoint_is_replaced_before_every_pick() {
     let mut table = smooth(&[1, 1]);
     let mut counts = [0; 2];
@@ -149,7 +148,6 @@ impl Pick<Fail> for Crowded {
 }
 
 #[test]
-#[ignore = "defect: all of them are made again"]
 fn picks_that_are_made_during_a_compile_count_up_to_one_for_each_thread() {
     let policy = Crowded::default();
     let mut table = Table::new(policy.clone(), &[1; 8]);
@@ -164,7 +162,6 @@ fn picks_that_are_made_during_a_compile_count_up_to_one_for_each_thread() {
 }
 
 #[test]
-#[ignore = "defect: a lasting bias"]
 fn shares_hold_when_picks_are_made_during_compiles() {
     // Two picks between two compiles, and five in each.
     let policy = Crowded::default();
@@ -298,7 +295,7 @@ fn script<P: Pick<Fail>>(policy: P, looks: bool) -> Vec<usize> {
         if looks {
             let stats = table.balance.stats();
             let shown = stats.to_string();
-            assert!(shown.lines().count() == 1 + stats.endpoints.len());
+            assert!(shown.lines().count() == 2 + stats.endpoints.len());
         }
     }
     picked
