@@ -38,6 +38,10 @@
 //! | [`RoundRobin`] | endpoints and requests are much alike | exactly even, the cheapest |
 //! | [`SmoothWeighted`] | endpoints differ in capacity | exactly by weight, spread evenly in time |
 //! | [`Random`], [`WeightedRandom`] | very many clients with few calls each | no order that clients could share; even only in the long run |
+//! | [`RingHash`] | a key should stay with one endpoint | a change moves only the keys it must |
+//! | [`Maglev`] | the same, with nearly exact shares | a table of fixed size; a change moves a few more |
+//! | [`Rendezvous`] | the same, for small sets | every pick asks every endpoint |
+//! | [`HashMod`] | the same, for sets that never change | the simplest; a change moves nearly all |
 //! | [`BoxPolicy`] | chosen while the program runs | one type for all |
 //! | your own ([`Policy`], [`Pick`]) | the request matters, or you know more | |
 //!
