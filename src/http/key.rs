@@ -1,6 +1,6 @@
 //! Keys of HTTP requests, for the policies that keep a key with one endpoint.
 //!
-//! Each works on [`http::Request`](::http::Request) and, with the feature `reqwest`, on
+//! Each works on [`http::Request`] and, with the feature `reqwest`, on
 //! `reqwest::Request`. They are put together by [`Combine`](crate::Combine).
 //!
 //! ```

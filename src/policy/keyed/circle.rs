@@ -8,6 +8,9 @@ pub(super) trait Position: Copy + Ord + Debug + Send + Sync + 'static {
 
     /// Returns the top bits as a number.
     fn top(self, bits: u32) -> usize;
+
+    /// Returns how far the position lies in its sector, as a part of a length.
+    fn part(self, bits: u32, length: usize) -> usize;
     fn to_u64(self) -> u64;
 }
 
@@ -18,6 +21,11 @@ impl Position for u32 {
     fn top(self, bits: u32) -> usize {
         // In two steps, because a shift by all bits is none.
         (self >> 1 >> (Self::BITS - 1 - bits)) as usize
+    }
+
+    #[inline]
+    fn part(self, bits: u32, length: usize) -> usize {
+        ((u64::from(self << bits) * length as u64) >> Self::BITS) as usize
     }
 
     fn to_u64(self) -> u64 {
@@ -31,6 +39,11 @@ impl Position for u64 {
     #[inline]
     fn top(self, bits: u32) -> usize {
         (self >> 1 >> (Self::BITS - 1 - bits)) as usize
+    }
+
+    #[inline]
+    fn part(self, bits: u32, length: usize) -> usize {
+        ((u128::from(self << bits) * length as u128) >> Self::BITS) as usize
     }
 
     fn to_u64(self) -> u64 {
@@ -57,8 +70,9 @@ impl<P> Default for Circle<P> {
     }
 }
 
-/// How many points share a sector, on average, at the least.
-const SHARED: usize = 16;
+/// How many points share a sector, on average, at the least. With fewer, the list of sectors
+/// outgrows the processor's cache.
+const SHARED: usize = 64;
 
 /// Returns how many top bits tell the sectors of so many points.
 fn bits(points: usize) -> u32 {
@@ -66,33 +80,36 @@ fn bits(points: usize) -> u32 {
 }
 
 impl<P: Position> Circle<P> {
-    /// Makes a circle of points that come in any order, the same in both of two passes; ties
-    /// are settled by `settle`. Cost: two passes, and a short sort for each sector.
+    /// Makes a circle of `len` points that come in any order, the same whenever they are
+    /// asked for; ties are settled by `settle`.
+    ///
+    /// Cost: O(len). The points are first dealt out by their topmost bits into parts that fit
+    /// the processor's cache, and sorted there.
     pub(super) fn new<I: Iterator<Item = Point<P>>>(
+        len: usize,
         points: impl Fn() -> I,
         settle: impl Fn(&mut [Point<P>]),
     ) -> Self {
-        let len = points().count();
         let bits = bits(len);
-        let mut ends = vec![0_usize; (1 << bits) + 1];
-        points().for_each(|(point, _)| ends[point.top(bits) + 1] += 1);
-        (1..ends.len()).for_each(|sector| ends[sector] += ends[sector - 1]);
-        let mut places = ends.clone();
-        let mut all: Vec<Point<P>> = match points().next() {
-            Some(any) => vec![any; len],
-            None => Vec::new(),
-        };
-        for (point, owner) in points() {
-            let place = &mut places[point.top(bits)];
-            all[*place] = (point, owner);
-            *place += 1;
+        let coarse = bits.min(8);
+        let mut all = Vec::new();
+        let ends = deal(len, points, |point| point.top(coarse), 1 << coarse, &mut all);
+        let mut sectors = Vec::with_capacity(1 << bits);
+        let mut sorted = Vec::new();
+        let mut start = 0;
+        for end in ends {
+            sort_part(&all[start..end], coarse, &mut sorted, &settle);
+            start = end;
+            let mut rest = &sorted[..];
+            let first = sectors.len();
+            for number in first..first + (1 << (bits - coarse)) {
+                let here = rest.partition_point(|point| point.0.top(bits) <= number);
+                let (sector, others) = rest.split_at(here);
+                sectors.push(sector.into());
+                rest = others;
+            }
         }
-        let sector = |range: &[usize]| {
-            let sector = &mut all[range[0]..range[1]];
-            sort(sector, &settle);
-            (&*sector).into()
-        };
-        Self { sectors: ends.windows(2).map(sector).collect(), bits, len }
+        Self { sectors: sectors.into(), bits, len }
     }
 
     /// Returns this circle without some points and with others, by copying only the sectors
@@ -132,8 +149,20 @@ impl<P: Position> Circle<P> {
     #[inline]
     pub(super) fn successor(&self, position: P) -> Option<u32> {
         let sector = self.sectors.get(position.top(self.bits))?;
-        // Mostly it is in the very sector. Few points: a loop beats a binary search.
-        match sector.iter().find(|(point, _)| *point >= position) {
+        // Points are spread evenly, so the one that is meant is close to where the position
+        // lies in its sector: mostly on the same cache line.
+        let guess = position.part(self.bits, sector.len());
+        let found = match sector.get(guess) {
+            Some((point, _)) if *point < position => {
+                sector[guess..].iter().find(|(point, _)| *point >= position)
+            }
+            _ => {
+                let behind = sector.get(..guess)?.iter().rev();
+                let skip = behind.take_while(|(point, _)| *point >= position).count();
+                sector.get(guess - skip)
+            }
+        };
+        match found {
             Some(&(_, owner)) => Some(owner),
             None => self.onwards(position).next().map(|&(_, owner)| owner),
         }
@@ -167,9 +196,60 @@ impl<P: Position> Circle<P> {
 /// Sorts points, and settles ties.
 fn sort<P: Position>(points: &mut [Point<P>], settle: impl Fn(&mut [Point<P>])) {
     points.sort_unstable();
+    settle_ties(points, settle);
+}
+
+fn settle_ties<P: Position>(points: &mut [Point<P>], settle: impl Fn(&mut [Point<P>])) {
     if points.windows(2).any(|pair| pair[0].0 == pair[1].0) {
         points.chunk_by_mut(|a, b| a.0 == b.0).for_each(settle);
     }
+}
+
+/// Deals points out by a number below `piles`, into one list; returns where each pile ends.
+fn deal<P: Position, I: Iterator<Item = Point<P>>>(
+    len: usize,
+    points: impl Fn() -> I,
+    pile: impl Fn(P) -> usize,
+    piles: usize,
+    dealt: &mut Vec<Point<P>>,
+) -> Vec<usize> {
+    let mut places = vec![0_usize; piles + 1];
+    points().for_each(|(point, _)| places[pile(point) + 1] += 1);
+    (1..=piles).for_each(|number| places[number] += places[number - 1]);
+    dealt.clear();
+    if let Some(any) = points().next() {
+        dealt.resize(len, any);
+    }
+    for (point, owner) in points() {
+        let place = &mut places[pile(point)];
+        dealt[*place] = (point, owner);
+        *place += 1;
+    }
+    // Each place has moved on to the end of its pile.
+    places.truncate(piles);
+    places
+}
+
+/// Sorts points that agree in their topmost bits. They are spread evenly, so dealing them out
+/// by the bits below puts them almost in order.
+fn sort_part<P: Position>(
+    part: &[Point<P>],
+    agree: u32,
+    sorted: &mut Vec<Point<P>>,
+    settle: impl Fn(&mut [Point<P>]),
+) {
+    let piles = part.len().max(1);
+    let pile = |point: P| point.part(agree, piles);
+    deal(part.len(), || part.iter().copied(), pile, piles, sorted);
+    // An insertion sort: hardly anybody has far to go.
+    for i in 1..sorted.len() {
+        let mut at = i;
+        while at > 0 && sorted[at] < sorted[at - 1] {
+            sorted.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    settle_ties(sorted, settle);
 }
 
 #[cfg(test)]
@@ -178,7 +258,7 @@ mod tests {
     use crate::util::random::splitmix64;
 
     fn circle(points: &[u64]) -> Circle<u64> {
-        Circle::new(|| points.iter().copied().zip(0..), |_| {})
+        Circle::new(points.len(), || points.iter().copied().zip(0..), |_| {})
     }
 
     fn random(n: u64, salt: u64) -> Vec<Point<u32>> {
@@ -199,7 +279,7 @@ mod tests {
     fn a_look_up_finds_what_a_search_finds() {
         for n in [1, 2, 5, 63, 64, 1_000, 5_000] {
             let points: Vec<_> = random(n, 0).into_iter().map(|(point, _)| point).collect();
-            let circle = Circle::new(|| points.iter().copied().zip(0..), |_| {});
+            let circle = Circle::new(points.len(), || points.iter().copied().zip(0..), |_| {});
             let mut sorted: Vec<_> = points.iter().copied().zip(0..).collect();
             sorted.sort_unstable();
             let edges = points.iter().flat_map(|&p| [p.wrapping_sub(1), p, p.wrapping_add(1)]);
@@ -216,7 +296,7 @@ mod tests {
             |salts: &[u64]| salts.iter().flat_map(|&salt| random(160, salt)).collect::<Vec<_>>();
         let circle = |salts: &[u64]| {
             let points = all(salts);
-            Circle::new(|| points.iter().copied(), |_| {})
+            Circle::new(points.len(), || points.iter().copied(), |_| {})
         };
         let former = circle(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
         let edited = former.edit(&random(160, 3), &random(160, 20), |_| {}).unwrap();

@@ -20,9 +20,11 @@ impl Ring {
     }
 
     fn fresh(&self, sources: &[Source]) -> Circle<u32> {
+        let count = |source: &Source| self.count(source.weight) as usize;
+        let len = sources.iter().map(count).sum();
         let points = || sources.iter().flat_map(|source| self.points_of(source));
         let name = |slot: u32| &sources[slot as usize].name;
-        Circle::new(points, |ties| ties.sort_by(|a, b| name(a.1).cmp(name(b.1))))
+        Circle::new(len, points, |ties| ties.sort_by(|a, b| name(a.1).cmp(name(b.1))))
     }
 
     fn points_of(&self, source: &Source) -> impl Iterator<Item = Point<u32>> + use<> {

@@ -29,7 +29,7 @@ pub(super) fn own(
 const STREAM: u64 = 0xd134_2543_de82_ef95;
 
 fn circle<P: Position>(points: &[Point<P>]) -> Circle<P> {
-    Circle::new(|| points.iter().copied(), |_| {})
+    Circle::new(points.len(), || points.iter().copied(), |_| {})
 }
 
 /// nginx: a chain of CRC-32 for each server, 160 points for each unit of weight. Of equal
