@@ -10,6 +10,8 @@ mod discovery;
 mod grpc_sockets;
 mod health;
 mod http_sockets;
+mod keyed_bed;
+mod keyed_cases;
 mod keyed_golden;
 mod lifetime;
 mod limits;
