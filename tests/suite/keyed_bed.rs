@@ -72,6 +72,31 @@ pub(crate) struct Desk {
     name: Arc<str>,
     unready: Arc<AtomicBool>,
     calls: Arc<AtomicUsize>,
+    runs: Arc<Runs>,
+}
+
+/// The calls that run, now and at most.
+#[derive(Debug, Default)]
+struct Runs {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A call that runs until this is dropped.
+struct Run(Arc<Runs>);
+
+impl Run {
+    fn new(runs: &Arc<Runs>) -> Self {
+        let now = 1 + runs.now.fetch_add(1, Ordering::SeqCst);
+        runs.most.fetch_max(now, Ordering::SeqCst);
+        Self(Arc::clone(runs))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Service<Ask> for Desk {
@@ -88,8 +113,9 @@ impl Service<Ask> for Desk {
 
     fn call(&mut self, ask: Ask) -> Self::Future {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let name = Arc::clone(&self.name);
+        let (name, run) = (Arc::clone(&self.name), Run::new(&self.runs));
         Box::pin(async move {
+            let _run = run;
             match ask.deed {
                 Deed::Done => Ok(name),
                 Deed::Fails => Err(name.to_string()),
@@ -107,7 +133,7 @@ pub(crate) type Open = Pin<Box<dyn Future<Output = Result<Arc<str>, Error>> + Se
 
 pub(crate) struct KeyedBed<P: Pick<Ask>> {
     handle: Handle<String, Target>,
-    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    driver: Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>,
     desks: HashMap<String, Desk>,
     pub(crate) balance: Balance<Target, P>,
 }
@@ -121,7 +147,7 @@ impl<P: Pick<Ask>> KeyedBed<P> {
         let (handle, changes) = discover::channel();
         let builder = builder.starting_at(0).seed(1);
         let (layer, driver) = builder.pair(changes, policy).unwrap();
-        let (driver, desks) = (Box::pin(driver), HashMap::new());
+        let (driver, desks) = (Mutex::new(Box::pin(driver) as _), HashMap::new());
         let mut bed = Self { handle, driver, desks, balance: layer.layer(()) };
         set.iter().for_each(|&(name, weight)| bed.announce(name, weight));
         bed.drive();
@@ -134,6 +160,7 @@ impl<P: Pick<Ask>> KeyedBed<P> {
             name: name.into(),
             unready: Arc::default(),
             calls: Arc::default(),
+            runs: Arc::default(),
         });
         let endpoint = Endpoint::new(Direct(desk.clone())).weight(weight);
         self.handle.insert(name.to_owned(), endpoint);
@@ -153,7 +180,8 @@ impl<P: Pick<Ask>> KeyedBed<P> {
         // A poll takes a bounded number of changes.
         for _ in 0..16 {
             let mut nobody = Context::from_waker(Waker::noop());
-            assert!(self.driver.as_mut().poll(&mut nobody).is_pending());
+            let driver = self.driver.get_mut().unwrap().as_mut();
+            assert!(driver.poll(&mut nobody).is_pending());
         }
     }
 
@@ -164,6 +192,11 @@ impl<P: Pick<Ask>> KeyedBed<P> {
     /// Returns how many calls an endpoint has got.
     pub(crate) fn calls(&self, name: &str) -> usize {
         self.desks[name].calls.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many calls have run at an endpoint at once, at most.
+    pub(crate) fn most(&self, name: &str) -> usize {
+        self.desks[name].runs.most.load(Ordering::SeqCst)
     }
 
     pub(crate) fn in_flight(&self, name: &str) -> u64 {
@@ -229,15 +262,21 @@ pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
 }
 
 /// A policy that notes the whole walk of each request.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Walks<P> {
-    policy: P,
+    policy: Arc<P>,
     walk: Arc<Mutex<Vec<usize>>>,
 }
 
 impl<P> Walks<P> {
     pub(crate) fn new(policy: P) -> Self {
-        Self { policy, walk: Arc::default() }
+        Self { policy: Arc::new(policy), walk: Arc::default() }
+    }
+}
+
+impl<P> Clone for Walks<P> {
+    fn clone(&self) -> Self {
+        Self { policy: Arc::clone(&self.policy), walk: Arc::clone(&self.walk) }
     }
 }
 

@@ -5,7 +5,7 @@ use tokio::time::advance;
 
 use crate::{
     bed::{SECOND, eject1},
-    keyed_bed::{Ask, Deed, KEY, KeyedBed, KeyedBy, count, each_keyed, firsts, keys},
+    keyed_bed::{Ask, KEY, KeyedBed, KeyedBy, count, each_keyed, firsts, keys},
     probes::Compiles,
 };
 
