@@ -14,6 +14,7 @@ mod keyed_bed;
 mod keyed_bounded;
 mod keyed_cases;
 mod keyed_golden;
+mod keyed_properties;
 mod keyed_walk;
 mod lifetime;
 mod limits;
