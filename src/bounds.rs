@@ -38,8 +38,8 @@ impl Held {
     pub(crate) fn has_room(&self, id: u64, share: f64) -> bool {
         let bound = self.factor * (self.total + 1) as f64 * share;
         let held = self.by_id.get(&id).copied().unwrap_or(0);
-        // The tiny subtraction keeps products like 1.1 × 10 from rising above a whole number.
-        (held + 1) as f64 <= (bound - 1e-9).ceil()
+        // A little less, so that products like 1.1 × 10 do not rise above a whole number.
+        (held + 1) as f64 <= (bound * (1.0 - 1e-12)).ceil()
     }
 
     pub(crate) fn add(&mut self, id: u64) {

@@ -197,11 +197,11 @@ impl<P: Policy> Policy for Compiles<P> {
     }
 }
 
-impl<P: counterpoise::Pick<()>> counterpoise::Pick<()> for Compiles<P> {
+impl<Req, P: counterpoise::Pick<Req>> counterpoise::Pick<Req> for Compiles<P> {
     fn pick(
         &self,
         table: &P::Table,
-        request: &(),
+        request: &Req,
         turn: &counterpoise::Turn<'_>,
     ) -> counterpoise::Choice {
         self.policy.pick(table, request, turn)

@@ -110,6 +110,10 @@ impl<S: Structure> KeyMap<S> {
     /// the same policy. Exact where [`shares`](Self::shares) are.
     #[must_use]
     pub fn moved(&self, other: &Self) -> f64 {
+        let nobody = |map: &Self| map.members.iter().all(|member| member.weight == 0);
+        if nobody(self) && nobody(other) {
+            return 0.0;
+        }
         let there = |member: &Member| other.members.iter().position(|m| m.name == member.name);
         let twin: Vec<_> = self.members.iter().map(there).collect();
         (1.0 - self.structure.stays(&self.map, &other.map, &twin)).max(0.0)

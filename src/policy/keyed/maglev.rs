@@ -172,7 +172,7 @@ impl sealed::Structure for Slots {
     fn shares(&self, map: &SlotMap) -> Vec<f64> {
         let mut shares = vec![0.0; map.members];
         map.slots.iter().for_each(|&owner| shares[owner as usize] += 1.0);
-        shares.iter_mut().for_each(|share| *share /= map.slots.len() as f64);
+        shares.iter_mut().for_each(|share| *share /= map.slots.len().max(1) as f64);
         shares
     }
 

@@ -258,12 +258,12 @@ impl sealed::Structure for Ring {
     fn stays(&self, map: &RingMap, other: &RingMap, twin: &[Option<usize>]) -> f64 {
         let (here, there) = (self.arcs(map), self.arcs(other));
         let mut there = lengths(&there).peekable();
-        let mut stay = 0.0;
+        let mut stay = 0;
         for (start, end, owner) in lengths(&here) {
             while let Some(&(from, to, other)) = there.peek() {
                 let overlap = end.min(to).saturating_sub(start.max(from));
                 if twin.get(owner).copied().flatten() == Some(other) {
-                    stay += overlap as f64 / CIRCLE as f64;
+                    stay += overlap;
                 }
                 if to > end {
                     break;
@@ -271,7 +271,7 @@ impl sealed::Structure for Ring {
                 there.next();
             }
         }
-        stay
+        stay as f64 / CIRCLE as f64
     }
 }
 

@@ -1,0 +1,337 @@
+//! Balancers whose requests carry keys, driven by hand: no waiting, every change at the very
+//! moment.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use counterpoise::{
+    Attempts, Balance, Builder, Choice, Direct, Endpoint, Error, Key, Keyed, Pick, Policy, Turn,
+    View,
+    discover::{self, Handle},
+};
+use tower::{Layer, Service};
+
+/// A request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ask {
+    pub(crate) key: Option<String>,
+    pub(crate) deed: Deed,
+}
+
+/// What becomes of a request at its endpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Deed {
+    #[default]
+    Done,
+    Fails,
+    /// It never ends.
+    Hangs,
+    Panics,
+}
+
+impl Ask {
+    pub(crate) fn of(key: &str) -> Self {
+        Self { key: Some(key.to_owned()), deed: Deed::Done }
+    }
+
+    pub(crate) fn deed(self, deed: Deed) -> Self {
+        Self { deed, ..self }
+    }
+}
+
+/// What finds the key of a request.
+pub(crate) type ByKey = for<'a> fn(&'a Ask) -> Option<Key<'a>>;
+
+pub(crate) const KEY: ByKey = |ask| ask.key.as_deref().map(Key::from);
+
+/// Runs a check with every structure that keeps keys.
+macro_rules! each_keyed {
+    ($check:path) => {
+        $check(counterpoise::RingHash::by($crate::keyed_bed::KEY));
+        $check(counterpoise::Maglev::by($crate::keyed_bed::KEY).table_size(4_099));
+        $check(counterpoise::HashMod::by($crate::keyed_bed::KEY));
+        $check(counterpoise::Rendezvous::by($crate::keyed_bed::KEY));
+    };
+}
+pub(crate) use each_keyed;
+
+/// The policies that the checks are about.
+pub(crate) type KeyedBy<S> = Keyed<ByKey, S>;
+
+/// An endpoint that answers with its name.
+#[derive(Debug, Clone)]
+pub(crate) struct Desk {
+    name: Arc<str>,
+    unready: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
+    runs: Arc<Runs>,
+}
+
+/// The calls that run, now and at most.
+#[derive(Debug, Default)]
+struct Runs {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A call that runs until this is dropped.
+struct Run(Arc<Runs>);
+
+impl Run {
+    fn new(runs: &Arc<Runs>) -> Self {
+        let now = 1 + runs.now.fetch_add(1, Ordering::SeqCst);
+        runs.most.fetch_max(now, Ordering::SeqCst);
+        Self(Arc::clone(runs))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Service<Ask> for Desk {
+    type Response = Arc<str>;
+    type Error = String;
+    type Future = Pin<Box<dyn Future<Output = Result<Arc<str>, String>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), String>> {
+        match self.unready.load(Ordering::SeqCst) {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn call(&mut self, ask: Ask) -> Self::Future {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let (name, run) = (Arc::clone(&self.name), Run::new(&self.runs));
+        Box::pin(async move {
+            let _run = run;
+            match ask.deed {
+                Deed::Done => Ok(name),
+                Deed::Fails => Err(name.to_string()),
+                Deed::Hangs => std::future::pending().await,
+                Deed::Panics => panic!("{name} panics"),
+            }
+        })
+    }
+}
+
+pub(crate) type Target = Direct<Desk>;
+
+/// A call that has not ended.
+pub(crate) type Open = Pin<Box<dyn Future<Output = Result<Arc<str>, Error>> + Send>>;
+
+pub(crate) struct KeyedBed<P: Pick<Ask>> {
+    handle: Handle<String, Target>,
+    driver: Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    desks: HashMap<String, Desk>,
+    pub(crate) balance: Balance<Target, P>,
+}
+
+impl<P: Pick<Ask>> KeyedBed<P> {
+    pub(crate) fn new(policy: P, set: &[(&str, u32)]) -> Self {
+        Self::with(Builder::new(), policy, set)
+    }
+
+    pub(crate) fn with(builder: Builder, policy: P, set: &[(&str, u32)]) -> Self {
+        let (handle, changes) = discover::channel();
+        let builder = builder.starting_at(0).seed(1);
+        let (layer, driver) = builder.pair(changes, policy).unwrap();
+        let (driver, desks) = (Mutex::new(Box::pin(driver) as _), HashMap::new());
+        let mut bed = Self { handle, driver, desks, balance: layer.layer(()) };
+        set.iter().for_each(|&(name, weight)| bed.announce(name, weight));
+        bed.drive();
+        bed
+    }
+
+    /// Adds an endpoint or changes its weight, with the next [`drive`](Self::drive).
+    pub(crate) fn announce(&mut self, name: &str, weight: u32) {
+        let desk = self.desks.entry(name.to_owned()).or_insert_with(|| Desk {
+            name: name.into(),
+            unready: Arc::default(),
+            calls: Arc::default(),
+            runs: Arc::default(),
+        });
+        let endpoint = Endpoint::new(Direct(desk.clone())).weight(weight);
+        self.handle.insert(name.to_owned(), endpoint);
+    }
+
+    pub(crate) fn insert(&mut self, name: &str, weight: u32) {
+        self.announce(name, weight);
+        self.drive();
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.handle.remove(&name.to_owned());
+        self.drive();
+    }
+
+    pub(crate) fn drive(&mut self) {
+        // A poll takes a bounded number of changes.
+        for _ in 0..16 {
+            let mut nobody = Context::from_waker(Waker::noop());
+            let driver = self.driver.get_mut().unwrap().as_mut();
+            assert!(driver.poll(&mut nobody).is_pending());
+        }
+    }
+
+    pub(crate) fn unready(&self, name: &str, unready: bool) {
+        self.desks[name].unready.store(unready, Ordering::SeqCst);
+    }
+
+    /// Returns how many calls an endpoint has got.
+    pub(crate) fn calls(&self, name: &str) -> usize {
+        self.desks[name].calls.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many calls have run at an endpoint at once, at most.
+    pub(crate) fn most(&self, name: &str) -> usize {
+        self.desks[name].runs.most.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn in_flight(&self, name: &str) -> u64 {
+        self.balance.stats().endpoint(name).unwrap().in_flight
+    }
+
+    /// Makes a call, which must not wait.
+    pub(crate) fn call(&self, ask: Ask) -> Result<Arc<str>, Error> {
+        match self.start(ask) {
+            Ok(result) => result,
+            Err(_) => panic!("the call waits"),
+        }
+    }
+
+    /// Starts a call: it ends at once or is open.
+    pub(crate) fn start(&self, ask: Ask) -> Result<Result<Arc<str>, Error>, Open> {
+        let mut call: Open = Box::pin(self.balance.clone().call(ask));
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Ok(result),
+            Poll::Pending => Err(call),
+        }
+    }
+
+    /// Starts a call that hangs.
+    pub(crate) fn hold(&self, key: &str) -> Open {
+        self.start(Ask::of(key).deed(Deed::Hangs)).unwrap_err()
+    }
+
+    /// Returns who answers a call with this key.
+    pub(crate) fn owner(&self, key: &str) -> String {
+        self.call(Ask::of(key)).unwrap().to_string()
+    }
+
+    pub(crate) fn owners(&self, keys: &[String]) -> Vec<String> {
+        keys.iter().map(|key| self.owner(key)).collect()
+    }
+
+    /// Sends a call that fails; returns who failed it.
+    pub(crate) fn fail(&self, key: &str) -> String {
+        let error = self.call(Ask::of(key).deed(Deed::Fails)).unwrap_err();
+        error.endpoint().unwrap().to_owned()
+    }
+
+    /// Returns where so many attempts of one failing request go.
+    pub(crate) fn attempts(&self, key: &str, attempts: usize) -> Vec<String> {
+        let scope = Attempts::new();
+        for _ in 0..attempts {
+            let mut balance = self.balance.clone();
+            let call = async move { balance.call(Ask::of(key).deed(Deed::Fails)).await };
+            let call = pin!(scope.scope(call)).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(call.is_ready());
+        }
+        scope.names().iter().map(ToString::to_string).collect()
+    }
+}
+
+/// Runs a future that does not wait.
+pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("nothing here waits"),
+    }
+}
+
+/// A policy that notes the whole walk of each request.
+#[derive(Debug)]
+pub(crate) struct Walks<P> {
+    policy: Arc<P>,
+    walk: Arc<Mutex<Vec<usize>>>,
+}
+
+impl<P> Walks<P> {
+    pub(crate) fn new(policy: P) -> Self {
+        Self { policy: Arc::new(policy), walk: Arc::default() }
+    }
+}
+
+impl<P> Clone for Walks<P> {
+    fn clone(&self) -> Self {
+        Self { policy: Arc::clone(&self.policy), walk: Arc::clone(&self.walk) }
+    }
+}
+
+impl<P: Policy> Policy for Walks<P> {
+    type Table = P::Table;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&P::Table>) -> P::Table {
+        self.policy.compile(view, previous)
+    }
+}
+
+impl<P: Pick<Ask>> Pick<Ask> for Walks<P> {
+    fn pick(&self, table: &P::Table, ask: &Ask, turn: &Turn<'_>) -> Choice {
+        let mut walk = self.walk.lock().unwrap();
+        walk.clear();
+        let walk = std::cell::RefCell::new(walk);
+        self.policy.owner(table, ask, &|index| {
+            walk.borrow_mut().push(index);
+            false
+        });
+        self.policy.pick(table, ask, turn)
+    }
+}
+
+impl<P: Pick<Ask>> KeyedBed<Walks<P>> {
+    /// Returns the walks of keys in the table that is in use.
+    pub(crate) fn walks(&self, walks: &Walks<P>, keys: &[String]) -> Vec<Vec<String>> {
+        let stats = self.balance.stats();
+        let walk = |key: &String| {
+            self.balance.preview(&Ask::of(key));
+            let walk = walks.walk.lock().unwrap();
+            walk.iter().map(|&index| stats.endpoints[index].name.to_string()).collect()
+        };
+        keys.iter().map(walk).collect()
+    }
+}
+
+/// Returns so many keys.
+pub(crate) fn keys(n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("user {i}")).collect()
+}
+
+/// Returns the first choice of each key in a set, as a balancer's picks see it. (A map's
+/// `owners` would walk to the end for each.)
+pub(crate) fn firsts<P: Pick<Ask>>(policy: &P, set: &[(&str, u32)], keys: &[String]) -> Vec<String>
+where
+    P: Clone,
+{
+    let bed = KeyedBed::new(policy.clone(), set);
+    let names: Vec<_> = bed.balance.stats().endpoints.into_iter().map(|stats| stats.name).collect();
+    let first = |key: &String| names[bed.balance.preview(&Ask::of(key)).unwrap()].to_string();
+    keys.iter().map(first).collect()
+}
+
+/// Returns how many of the names are this one.
+pub(crate) fn count(names: &[String], name: &str) -> usize {
+    names.iter().filter(|other| *other == name).count()
+}
