@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use counterpoise::{
-    Affinity, AttemptsLayer, Balance, BoxPolicy, Builder, CapacityChange, ErrorKind, Fallback,
-    HashMod, Health, Key, Maglev, Pick, Policy, Rendezvous, RingHash, Structure,
+    Affinity, AttemptsLayer, Balance, BoxPolicy, Builder, CapacityChange, Combine, ErrorKind,
+    Fallback, HashMod, Health, Key, Maglev, Pick, Policy, Rendezvous, RingHash, Structure,
 };
 use tokio::time::advance;
 use tower::{Service, ServiceBuilder, retry};
@@ -249,8 +249,8 @@ fn user(ask: &Ask) -> Option<Key<'_>> {
 
 #[test]
 fn keys_are_combined_as_declared() {
-    let either = KeyedBed::new(RingHash::by(user.or(city)), &SET);
-    let both = KeyedBed::new(RingHash::by(user.and(city)), &SET);
+    let either = KeyedBed::new(RingHash::on(user.or(city)), &SET);
+    let both = KeyedBed::new(RingHash::on(user.and(city)), &SET);
     let plain = KeyedBed::new(RingHash::by(KEY), &SET);
     let mut differ = 0;
     for n in 0..100 {
