@@ -110,10 +110,10 @@ pub use endpoint::{Direct, Endpoint, Target};
 pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
 pub use health::{Health, Outcome, Panic};
 pub use policy::{
-    Affinity, And, BoxPolicy, BoxTable, Choice, Combine, Fallback, HashMod, Key, KeyMap, Keyed,
-    Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy, Random, Rendezvous,
-    Ring, RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable, SmoothWeighted, Spans,
-    Structure, Turn, View, WeightedRandom, WeightedTable,
+    Affinity, And, BoxPolicy, BoxTable, Choice, Claim, Combine, Fallback, HashMod, Key, KeyMap,
+    Keyed, KeyedTable, Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy,
+    Random, Rendezvous, Ring, RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable,
+    SmoothWeighted, Spans, Structure, Turn, View, WeightedRandom, WeightedTable,
 };
 pub use stats::{EndpointState, EndpointStats, Stats};
 

@@ -4,7 +4,7 @@ use super::{
     attempts::Attempts,
     in_flight::{InFlight, Occasion},
 };
-use crate::node::NodeState;
+use crate::{node::NodeState, policy::Gate};
 
 /// The endpoints that a call should not be sent to.
 #[derive(Debug, Default)]
@@ -35,6 +35,9 @@ const DRAWS: usize = 3;
 
 /// Not tried before ready: a retry had better wait than fail again.
 const RANKS: u8 = 4;
+
+/// From this rank on the request was there before.
+const TRIED: u8 = 2;
 
 impl Avoid {
     #[inline]
@@ -81,10 +84,14 @@ impl Avoid {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
     }
 
-    /// Returns whether the call should be sent there, if there is a choice.
+    /// Returns how an endpoint stands to this call, if its gate is open.
     #[inline]
-    pub(crate) fn welcomes(&self, node: &NodeState) -> bool {
-        !self.excludes(node) && !self.was_tried(node)
+    pub(crate) fn gate(&self, node: &NodeState) -> Gate {
+        match node {
+            node if self.excludes(node) => Gate::Closed,
+            node if self.was_tried(node) => Gate::Tried,
+            _ => Gate::Welcome,
+        }
     }
 
     #[inline]
@@ -95,12 +102,12 @@ impl Avoid {
     /// The longer the call has searched, the less it asks the policy.
     #[inline]
     pub(crate) fn draws(&self) -> usize {
-        DRAWS.saturating_sub(self.excluded.len())
+        DRAWS.saturating_sub(self.excluded.len()).max(1)
     }
 
     /// Returns how reluctantly the call would be sent there.
     pub(crate) fn rank(&self, node: &NodeState) -> u8 {
-        2 * u8::from(self.was_tried(node)) + u8::from(node.is_unready())
+        TRIED * u8::from(self.was_tried(node)) + u8::from(node.is_unready())
     }
 
     /// Returns the search through a generation, from where it stopped or a fresh start.

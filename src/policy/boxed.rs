@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc};
 
-use super::{Choice, Pick, Policy, Turn, View};
+use super::{Choice, Claim, Pick, Policy, Turn, View};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
@@ -33,7 +33,7 @@ trait AnyPolicy<Req: ?Sized>: Send + Sync {
 
 trait AnyTable<Req: ?Sized>: Send + Sync {
     fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice;
-    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize>;
+    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim;
     fn table(&self) -> &dyn Any;
 }
 
@@ -71,8 +71,8 @@ impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
         self.policy.pick(&self.table, request, turn)
     }
 
-    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.policy.owner(&self.table, request, open)
+    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        self.policy.claim(&self.table, request, open)
     }
 
     fn table(&self) -> &dyn Any {
@@ -101,13 +101,8 @@ impl<Req: ?Sized + 'static> Pick<Req> for BoxPolicy<Req> {
         table.0.pick(request, turn)
     }
 
-    fn owner(
-        &self,
-        table: &Self::Table,
-        request: &Req,
-        open: &dyn Fn(usize) -> bool,
-    ) -> Option<usize> {
-        table.0.owner(request, open)
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        table.0.claim(request, open)
     }
 }
 

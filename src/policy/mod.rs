@@ -16,13 +16,14 @@ mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
 pub use keyed::{
-    Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, Maglev, Or, Owner, Rendezvous,
-    Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
+    Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, KeyedTable, Maglev, Or, Owner,
+    Rendezvous, Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
 };
 pub use random::{Random, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
 pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
 pub use smooth_weighted::{SmoothTable, SmoothWeighted};
+pub(crate) use turn::Gate;
 pub use turn::Turn;
 pub(crate) use view::FULL;
 pub use view::{Member, View};
@@ -73,20 +74,27 @@ pub trait Pick<Req: ?Sized>: Policy {
     /// rotation, is not ready, or was tried before. A panic reaches the caller.
     fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice;
 
-    /// Returns whose request this is, health aside: of the members that are `open` (have a
-    /// weight), the one that would be chosen if all were healthy.
+    /// Returns which ejected endpoint this request may try, when a trial is due.
     ///
-    /// An ejected endpoint that is to be tried gets a request that belongs to it or to
-    /// nobody. Default: none, every request belongs to nobody.
-    fn owner(
-        &self,
-        table: &Self::Table,
-        request: &Req,
-        open: &dyn Fn(usize) -> bool,
-    ) -> Option<usize> {
+    /// `open` tells which members have a weight. A policy that keeps requests with endpoints
+    /// returns the one that would be chosen if all were healthy, so that a trial takes no
+    /// request from another. Default: [`Claim::Any`].
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
         let _ = (table, request, open);
-        None
+        Claim::Any
     }
+}
+
+/// Which endpoints a request may try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Claim {
+    /// Any: the request belongs to nobody.
+    Any,
+    /// Only the member at this index: the request belongs there.
+    Only(usize),
+    /// None: the policy will refuse the request.
+    None,
 }
 
 /// What a pick chose.

@@ -23,7 +23,9 @@ pub use maglev::{Maglev, Slots};
 pub use rendezvous::{Rendezvous, Scores};
 pub use ring::{Ring, RingHash};
 
-use super::{Choice, Member, Pick, Policy, Turn, View, rotate};
+use std::sync::Arc;
+
+use super::{Choice, Claim, Member, Pick, Policy, Turn, View, rotate};
 
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
@@ -137,11 +139,35 @@ impl<A, S> Keyed<A, S> {
     }
 }
 
-impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
-    type Table = S::Map;
+/// The table of a keyed policy: a map of the membership, which health does not change.
+#[derive(Debug)]
+pub struct KeyedTable<S: Structure> {
+    map: Arc<S::Map>,
+    /// Whom the map was made of.
+    members: Arc<[(u64, u32)]>,
+}
 
-    fn compile(&self, view: &View<'_>, previous: Option<&S::Map>) -> S::Map {
-        self.structure.build(view.members(), previous)
+impl<S: Structure> KeyedTable<S> {
+    fn is_of(&self, members: &[Member]) -> bool {
+        self.members.len() == members.len()
+            && members.iter().zip(&*self.members).all(|(m, &made)| (m.id, m.weight) == made)
+    }
+}
+
+impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
+    type Table = KeyedTable<S>;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
+        let members = view.members();
+        match previous.filter(|table| table.is_of(members)) {
+            Some(KeyedTable { map, members }) => {
+                KeyedTable { map: Arc::clone(map), members: Arc::clone(members) }
+            }
+            None => KeyedTable {
+                map: Arc::new(self.structure.build(members, previous.map(|table| &*table.map))),
+                members: members.iter().map(|member| (member.id, member.weight)).collect(),
+            },
+        }
     }
 
     fn is_costly(&self, changes: usize) -> bool {
@@ -154,27 +180,36 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
 }
 
 impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
-    fn pick(&self, table: &S::Map, request: &Req, turn: &Turn<'_>) -> Choice {
+    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
         let Some(key) = self.affinity.key(request) else { return self.without_key(turn) };
-        let welcome = |index| turn.welcomes(index);
-        let found = self.structure.find(table, key.as_bytes(), welcome).or_else(|| {
-            let eligible = |index| turn.is_eligible(index);
-            self.structure.find(table, key.as_bytes(), eligible)
-        });
-        found.map_or(Choice::Any, Choice::Member)
+        let find = |accept: &dyn Fn(usize) -> bool| {
+            self.structure.find(&table.map, key.as_bytes(), accept)
+        };
+        self.structure
+            .find(&table.map, key.as_bytes(), |index| turn.welcomes(index))
+            // All were tried: from the start again; or all are at their bound.
+            .or_else(|| find(&|index| turn.admits(index)))
+            .or_else(|| find(&|index| turn.is_eligible(index)))
+            .map_or(Choice::Any, Choice::Member)
     }
 
-    fn owner(&self, table: &S::Map, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
-        let key = self.affinity.key(request)?;
-        self.structure.find(table, key.as_bytes(), open)
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        match self.affinity.key(request) {
+            Some(key) => {
+                let owner = self.structure.find(&table.map, key.as_bytes(), open);
+                owner.map_or(Claim::None, Claim::Only)
+            }
+            None if self.fallback == Fallback::Refuse => Claim::None,
+            None => Claim::Any,
+        }
     }
 }
 
 impl<A, S: Structure> Keyed<A, S> {
     /// Returns the indexes of the members in the order of a key.
-    pub(crate) fn walk(&self, table: &S::Map, key: &[u8]) -> Vec<usize> {
+    pub(crate) fn walk(&self, table: &KeyedTable<S>, key: &[u8]) -> Vec<usize> {
         let mut walk = Vec::new();
-        self.structure.find(table, key, |index| {
+        self.structure.find(&table.map, key, |index| {
             walk.push(index);
             false
         });
