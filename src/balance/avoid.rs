@@ -90,8 +90,16 @@ impl Avoid {
         match node {
             node if self.excludes(node) => Gate::Closed,
             node if self.was_tried(node) => Gate::Tried,
+            // Having waited for a few, the call rather goes to one that was ready last time.
+            node if self.excluded.len() >= DRAWS && node.is_unready() => Gate::Tried,
             _ => Gate::Welcome,
         }
+    }
+
+    /// Returns whether the call avoids nobody yet.
+    #[inline]
+    pub(crate) const fn is_fresh(&self) -> bool {
+        self.excluded.is_empty() && self.attempts.is_none()
     }
 
     #[inline]

@@ -80,10 +80,7 @@ impl<T, P: Policy> Hub<T, P> {
     {
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            let gate = |index| match is_open(&snapshot, index) {
-                true => Gate::Welcome,
-                false => Gate::Closed,
-            };
+            let gate = |index| gate(&snapshot, index);
             let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
             match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
                 Choice::Member(index) => return Some(index),
@@ -141,6 +138,33 @@ impl<T, P: Policy> Hub<T, P> {
         if snapshot.eligible.is_empty() {
             return Err(Missed::Nothing(snapshot.counts));
         }
+        // The healthy path: nothing to avoid, no bound, and the gate is open.
+        if avoid.is_fresh()
+            && self.loads.is_none()
+            && let Some(table) = &snapshot.table
+        {
+            let gate = |index| gate(snapshot, index);
+            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            if let Some(period) = node.state.standing.admit(snapshot.panic) {
+                return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
+            }
+        }
+        self.pick_carefully(snapshot, request, avoid, now)
+    }
+
+    /// Picks an endpoint for a call that has been through something, or under a bound.
+    #[cold]
+    fn pick_carefully<'s, Req: ?Sized>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        request: &Req,
+        avoid: &mut Avoid,
+        now: Instant,
+    ) -> Result<(&'s Node<T>, InFlight), Missed>
+    where
+        P: Pick<Req>,
+    {
         let Some(loads) = &self.loads else {
             let (node, period) = self.pick_where(snapshot, request, avoid, |_| true)?;
             return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
@@ -159,7 +183,6 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Picks an endpoint, one that has room if there is any.
-    #[inline]
     fn pick_where<'s, Req: ?Sized>(
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
@@ -261,6 +284,11 @@ impl<T, P: Policy> Hub<T, P> {
 fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
     let node = snapshot.nodes.get(index);
     node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
+}
+
+/// Returns how a member stands to a call that avoids nobody.
+fn gate<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> Gate {
+    if is_open(snapshot, index) { Gate::Welcome } else { Gate::Closed }
 }
 
 /// Finds the node that the policy chose.

@@ -9,7 +9,7 @@ use super::ticket::Tickets;
 pub(crate) enum Gate {
     /// Out of service, at its bound, or unable to take this very request.
     Closed,
-    /// The request was there before.
+    /// The request was there before, or has better chances elsewhere.
     Tried,
     Welcome,
 }
