@@ -1,9 +1,15 @@
 //! One balancer, from discovery to answer.
 
-use counterpoise::{Builder, RoundRobin};
+use counterpoise::{
+    BoxPolicy, Builder, Key, Maglev, ModuloRoundRobin, Pick, Random, RingHash, RoundRobin,
+    SmoothWeighted, WeightedRandom,
+};
 use tower::{Service, ServiceExt};
 
-use crate::support::{Answer, Sites};
+use crate::{
+    support::{Answer, Sites},
+    table::{Fail, Table},
+};
 
 #[tokio::test(start_paused = true)]
 async fn calls_go_round() {
@@ -17,4 +23,23 @@ async fn calls_go_round() {
     let stats = balance.stats();
     assert_eq!(stats.endpoint("a").unwrap().picks, 3);
     assert_eq!(stats.endpoint("c").unwrap().in_flight, 0);
+}
+
+#[test]
+fn a_call_to_a_healthy_endpoint_allocates_nothing() {
+    fn check<P: Pick<Fail>>(policy: P) {
+        let mut table = Table::new(policy, &[4, 2, 1]);
+        // The first calls may make a block of a sequence.
+        table.counts(3, 3_000);
+        let info = allocation_counter::measure(|| drop(table.counts(3, 1_000)));
+        assert_eq!(info.count_total, 1, "that is the list of the counts");
+    }
+    check(RoundRobin::new());
+    check(ModuloRoundRobin::new());
+    check(SmoothWeighted::new());
+    check(Random::new());
+    check(WeightedRandom::new());
+    check(BoxPolicy::<Fail>::new(SmoothWeighted::new()));
+    check(RingHash::by(|fail: &Fail| Some(Key::from(if *fail { "a" } else { "b" }))));
+    check(Maglev::by(|_: &Fail| Some(Key::from("key"))));
 }

@@ -9,6 +9,7 @@ mod adversary_weights;
 mod basics;
 mod bed;
 mod contract;
+mod costly;
 mod defaults;
 mod discovery;
 mod grpc_sockets;
