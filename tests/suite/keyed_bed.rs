@@ -321,9 +321,9 @@ pub(crate) fn keys(n: usize) -> Vec<String> {
 
 /// Returns the first choice of each key in a set, as a balancer's picks see it. (A map's
 /// `owners` would walk to the end for each.)
-pub(crate) fn firsts<P: Pick<Ask>>(policy: &P, set: &[(&str, u32)], keys: &[String]) -> Vec<String>
+pub(crate) fn firsts<P>(policy: &P, set: &[(&str, u32)], keys: &[String]) -> Vec<String>
 where
-    P: Clone,
+    P: Pick<Ask> + Clone,
 {
     let bed = KeyedBed::new(policy.clone(), set);
     let names: Vec<_> = bed.balance.stats().endpoints.into_iter().map(|stats| stats.name).collect();

@@ -181,7 +181,7 @@ fn the_bound_is_exact_under_threads() {
             thread::scope(|scope| {
                 calls.into_iter().for_each(|calls| {
                     scope.spawn(move || drop(calls));
-                })
+                });
             });
             set.iter().for_each(|(name, _)| assert_eq!(bed.in_flight(name), 0));
         }
