@@ -15,6 +15,10 @@ use crate::health::Outcome;
 ///     _ => Outcome::Failure,
 /// });
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not classify results of `{Res}` and `{Err}`",
+    note = "give a closure to `Builder::classify_fn`, with the types of its argument written out"
+)]
 pub trait Classify<Res, Err> {
     /// Returns the outcome of one call. Called once per call that ended; a panic counts as
     /// a failure of the endpoint and reaches the caller.

@@ -9,7 +9,7 @@
 /// use counterpoise::{Direct, Endpoint};
 ///
 /// let endpoint = Endpoint::new(Direct("any service")).weight(4);
-/// assert_eq!(endpoint.set_weight(), 4);
+/// assert_eq!(endpoint.target().0, "any service");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -34,9 +34,9 @@ impl<T> Endpoint<T> {
         self
     }
 
-    /// Returns the weight that was set.
+    /// Returns the weight.
     #[must_use]
-    pub const fn set_weight(&self) -> u32 {
+    pub const fn get_weight(&self) -> u32 {
         self.weight
     }
 
@@ -50,8 +50,9 @@ impl<T> Endpoint<T> {
         Endpoint { target: f(self.target), weight: self.weight }
     }
 
-    pub(crate) fn into_target(self) -> T {
-        self.target
+    /// Takes the endpoint apart.
+    pub(crate) fn into_parts(self) -> (T, u32) {
+        (self.target, self.weight)
     }
 }
 
@@ -75,6 +76,10 @@ impl<T> Endpoint<T> {
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not know how to use the client `{C}`",
+    note = "an `http::Origin` needs a client under the balancer: use `BalanceLayer`, not `Balance::new`"
+)]
 pub trait Target<C> {
     /// The service that calls this endpoint.
     type Service;
@@ -88,7 +93,9 @@ pub trait Target<C> {
 
 /// A target that brings its own service and ignores the shared client.
 ///
-/// For tonic: `Direct(channel)`. Each call clones the service.
+/// For tonic: `Direct(channel)`. Each call clones the service. A balancer shares its
+/// endpoints among threads, so the service must be `Send` and `Sync`: box it, if at all, as
+/// tower's `BoxCloneSyncService`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct Direct<S>(pub S);

@@ -11,6 +11,9 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// [`source`](StdError::source) (or [`find`](Self::find)), beside the endpoint's name. When
 /// no endpoint could be used, [`counts`](Self::counts) says why.
 ///
+/// A timeout above the balancer makes an error of its own, which knows no endpoint:
+/// [`Attempts`](crate::Attempts) tell where the request was.
+///
 /// With the feature `tonic`, the errors of calls that were never sent carry a
 /// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`.
 ///
@@ -19,7 +22,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// if error.is_unavailable() {
 ///     eprintln!("nobody there: {:?}", error.counts());
 /// } else if let Some(name) = error.endpoint() {
-///     eprintln!("{name} failed: {error}");
+///     eprintln!("{name} failed: {:?}", std::error::Error::source(error));
 /// }
 /// # }
 /// ```
@@ -44,9 +47,10 @@ pub enum ErrorKind {
     NotReady,
     /// No endpoint became ready within the time for waiting. The request was not sent.
     Unready,
-    /// The set of endpoints is empty, or stayed unknown within the time for waiting.
+    /// The set of endpoints is empty, or discovery has named none within the time for
+    /// waiting.
     Empty,
-    /// Every endpoint has weight zero.
+    /// Every endpoint has weight or capacity zero.
     Drained,
     /// Every endpoint that has a weight is ejected, or more of them than the panic
     /// threshold allows.
@@ -70,7 +74,7 @@ pub struct Counts {
     pub members: usize,
     /// Of these, out for their failures.
     pub ejected: usize,
-    /// Of these, with weight zero.
+    /// Of these, with weight or capacity zero.
     pub drained: usize,
     /// Of these, tried by this call and not ready.
     pub unready: usize,
@@ -141,7 +145,7 @@ impl Error {
         !matches!(self.0.kind, ErrorKind::Call)
     }
 
-    /// Returns true if no endpoint could be used.
+    /// Returns true if no endpoint could be used, for other reasons than the policy's.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
         !matches!(self.0.kind, ErrorKind::Call | ErrorKind::Policy)
@@ -198,7 +202,7 @@ impl fmt::Display for Error {
             ErrorKind::NotReady => write!(f, "endpoint {name} failed to become ready"),
             ErrorKind::Unready => write!(f, "no endpoint became ready in time: {counts}"),
             ErrorKind::Empty => write!(f, "there are no endpoints"),
-            ErrorKind::Drained => write!(f, "all weights are zero: {counts}"),
+            ErrorKind::Drained => write!(f, "all weights are zero, or capacities: {counts}"),
             ErrorKind::Ejected => write!(f, "too many endpoints are ejected: {counts}"),
             ErrorKind::DiscoveryEnded => write!(f, "discovery ended and left no endpoints"),
             ErrorKind::TooManyWaiting => write!(f, "too many calls wait for an endpoint"),

@@ -22,10 +22,10 @@ use crate::{
     health::standing::Period,
     node::{Door, Limits, Node, NodeState, Verdict},
     nodes::{Changes, Nodes},
-    policy::{Policy, View, ticket::Tickets},
+    policy::{Member, Policy, View, ticket::Tickets},
     settings::Settings,
     snapshot::Snapshot,
-    util::lock,
+    util::{drop_users, lock},
 };
 
 /// The shared heart of a balancer.
@@ -55,6 +55,8 @@ pub(crate) struct Hub<T, P: Policy> {
 struct Room<T> {
     roster: Roster<T>,
     published: Instant,
+    /// Whether too few were healthy then.
+    panic: bool,
     /// Transitions that the published snapshot does not show yet.
     gathered: usize,
 }
@@ -96,7 +98,7 @@ impl<T, P: Policy> Hub<T, P> {
             policy,
             tickets: Tickets::new(first_ticket, seed),
             settings,
-            door: Mutex::new(Room { roster, published: now, gathered: 0 }),
+            door: Mutex::new(Room { roster, published: now, panic: false, gathered: 0 }),
             progress: Progress::default(),
             launcher,
             waiting: AtomicUsize::new(0),
@@ -112,13 +114,23 @@ impl<T, P: Policy> Hub<T, P> {
         now: Instant,
         work: impl FnOnce(&mut Roster<T>) -> (R, Change),
     ) -> R {
+        self.visit_with(None, now, work)
+    }
+
+    /// Goes through the door with a table that was compiled for the outcome.
+    pub(crate) fn visit_with<R>(
+        &self,
+        table: Option<P::Table>,
+        now: Instant,
+        work: impl FnOnce(&mut Roster<T>) -> (R, Change),
+    ) -> R {
         let mut room = lock(&self.door);
         let (result, change) = work(&mut room.roster);
-        let former = self.settle(&mut room, change, now);
+        let former = self.settle(&mut room, change, table, now);
         let discarded = room.roster.take_discarded();
         drop(room);
         // Users' services are dropped here, outside the door.
-        drop((former, discarded));
+        drop_users((former, discarded));
         if change != Change::Nothing {
             self.bell.notify_waiters();
         }
@@ -131,8 +143,8 @@ impl<T, P: Policy> Hub<T, P> {
             return CapacityChange::Refused;
         };
         let found = self.visit(now, |roster| {
-            let found = roster.set_capacity(name, capacity);
-            (found, health(found))
+            let found = roster.set_capacity(name, capacity, now);
+            (found, if found { Change::Members } else { Change::Nothing })
         });
         if found { change } else { CapacityChange::Unknown }
     }
@@ -190,19 +202,26 @@ impl<T, P: Policy> Hub<T, P> {
         }
     }
 
-    /// Publishes what was gathered for long enough, and hands out the place of a trial: any
-    /// that is due, or only that of an endpoint to which the request belongs.
+    /// Publishes what was gathered for long enough, and hands out the place of a trial that
+    /// is due, of an endpoint that the call would take; with an owner, only of that one.
     pub(crate) fn attend(
         &self,
         now: Instant,
         owner: Option<&NodeState>,
+        accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
         let is_gathered = self.since_origin(now) >= self.publish_due.load(Ordering::Acquire);
         if owner.is_some_and(|owner| owner.standing.is_serving()) && !is_gathered {
             return None;
         }
-        let only = owner.map(|owner| owner.id);
-        self.visit(now, |roster| (roster.start_trial(now, only), Change::Nothing))
+        let accepts =
+            |node: &NodeState| owner.is_none_or(|owner| owner.id == node.id) && accepts(node);
+        self.visit(now, |roster| (roster.start_trial(now, accepts), Change::Nothing))
+    }
+
+    /// Tells this balancer from others.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).cast::<()>().addr()
     }
 
     /// Publishes what was gathered, whatever its age.
@@ -217,13 +236,19 @@ impl<T, P: Policy> Hub<T, P> {
 
     fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Room<T>) -> bool) {
         let mut room = lock(&self.door);
-        let former = wanted(&room).then(|| self.publish(&mut room, now));
+        let former = wanted(&room).then(|| self.publish(&mut room, None, now));
         self.set_due(&room);
         drop(room);
-        drop(former);
+        drop_users(former);
     }
 
-    fn settle(&self, room: &mut Room<T>, change: Change, now: Instant) -> Option<Former<T, P>> {
+    fn settle(
+        &self,
+        room: &mut Room<T>,
+        change: Change,
+        table: Option<P::Table>,
+        now: Instant,
+    ) -> Option<Former<T, P>> {
         let ripe = room.gathered > 0 && now >= room.published + GATHER;
         let publish = match change {
             Change::Nothing => ripe,
@@ -231,7 +256,7 @@ impl<T, P: Policy> Hub<T, P> {
             Change::Members => true,
         };
         let former = if publish {
-            self.publish(room, now)
+            self.publish(room, table, now)
         } else {
             room.gathered += usize::from(change == Change::Health);
             None
@@ -246,26 +271,27 @@ impl<T, P: Policy> Hub<T, P> {
         let snapshot = self.snapshot.load();
         snapshot.nodes.len() > SMALL
             && now < room.published + GATHER
-            && room.gathered * 8 < snapshot.eligible.len()
-            && room.roster.is_panic() == snapshot.panic
+            && (snapshot.eligible.is_empty() || room.gathered * 8 < snapshot.eligible.len())
+            && room.roster.is_panic() == room.panic
     }
 
     /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
-    fn publish(&self, room: &mut Room<T>, now: Instant) -> Option<Former<T, P>> {
+    fn publish(
+        &self,
+        room: &mut Room<T>,
+        table: Option<P::Table>,
+        now: Instant,
+    ) -> Option<Former<T, P>> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
         let view = View::new(roster.members(), &eligible, self.random_start());
-        let compile = || self.policy.compile(&view, former.table.as_ref());
-        let table = match catch_unwind(AssertUnwindSafe(compile)) {
-            Ok(table) => Some(table),
-            Err(payload) => {
-                self.progress.policy_panicked(payload.as_ref());
-                // Not due any more: the next change compiles anew, not every call.
-                (room.published, room.gathered) = (now, 0);
-                return Some(former);
-            }
+        let Some(table) = table.or_else(|| self.compile(&view, former.table.as_ref())) else {
+            // Not due any more: the next change compiles anew, not every call.
+            (room.published, room.gathered) = (now, 0);
+            return Some(former);
         };
+        let table = Some(table);
         let nodes = match roster.unpublished.is_empty() {
             true => former.nodes.clone(),
             false => former.nodes.next(roster.nodes(), &roster.unpublished),
@@ -275,10 +301,31 @@ impl<T, P: Policy> Hub<T, P> {
         let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
         let next = Snapshot { generation, nodes, eligible, shares, panic, counts, table };
         self.snapshot.store(Arc::new(next));
+        room.panic = room.roster.is_panic();
         room.roster.unpublished = Changes::default();
         self.progress.policy_compiled();
         (room.published, room.gathered) = (now, 0);
         Some(former)
+    }
+
+    /// Compiles a table; none if the policy panics.
+    fn compile(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
+        let compile = || self.policy.compile(view, former);
+        match catch_unwind(AssertUnwindSafe(compile)) {
+            Ok(table) => Some(table),
+            Err(payload) => {
+                self.progress.policy_panicked(payload.as_ref());
+                None
+            }
+        }
+    }
+
+    /// Compiles a table ahead, outside the door, for members that are planned.
+    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
+        let open = (0..).zip(members).filter(|(_, member)| member.is_open());
+        let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
+        let view = View::new(members, &eligible, self.random_start());
+        self.compile(&view, self.snapshot.load_full().table.as_ref())
     }
 
     fn random_start(&self) -> Option<u64> {

@@ -38,6 +38,10 @@
 //! | [`RoundRobin`] | endpoints and requests are much alike | exactly even, the cheapest |
 //! | [`SmoothWeighted`] | endpoints differ in capacity | exactly by weight, spread evenly in time |
 //! | [`Random`], [`WeightedRandom`] | very many clients with few calls each | no order that clients could share; even only in the long run |
+//! | [`RingHash`] | a key should stay with one endpoint | a change moves only the keys it must |
+//! | [`Maglev`] | the same, with nearly exact shares | a table of fixed size; a change moves a few more |
+//! | [`Rendezvous`] | the same, for small sets | every pick asks every endpoint |
+//! | [`HashMod`] | the same, for sets that never change | the simplest; a change moves nearly all |
 //! | [`BoxPolicy`] | chosen while the program runs | one type for all |
 //! | your own ([`Policy`], [`Pick`]) | the request matters, or you know more | |
 //!
@@ -59,8 +63,8 @@
 //! ```
 //!
 //! A tonic client should set its deadline with tonic's own `Request::set_timeout`, which
-//! reaches the endpoint's channel: it counts as a failure there, names the endpoint, and
-//! needs no `drop_counts_after`. A tower timeout above a generated client comes out as
+//! reaches the endpoint's channel: it counts as a failure there, names the endpoint, needs
+//! no `drop_counts_after`, and comes out as `Cancelled`. A tower timeout above a generated client comes out as
 //! `Unknown`, as it does above a bare channel.
 //!
 //! # Features
@@ -106,10 +110,10 @@ pub use endpoint::{Direct, Endpoint, Target};
 pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
 pub use health::{Health, Outcome, Panic};
 pub use policy::{
-    Affinity, And, BoxPolicy, BoxTable, Choice, Fallback, HashMod, Key, KeyMap, Keyed, Maglev,
-    MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy, Random, Rendezvous, Ring,
-    RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable, SmoothWeighted, Spans, Structure,
-    Turn, View, WeightedRandom, WeightedTable,
+    Affinity, And, BoxPolicy, BoxTable, Choice, Claim, Combine, Fallback, HashMod, Key, KeyMap,
+    Keyed, KeyedTable, Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy,
+    Random, Rendezvous, Ring, RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable,
+    SmoothWeighted, Spans, Structure, Turn, View, WeightedRandom, WeightedTable,
 };
 pub use stats::{EndpointState, EndpointStats, Stats};
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -34,6 +34,8 @@ pub(crate) struct NodeState {
     nodes: AtomicUsize,
     /// References of calls that wait for the endpoint to become ready.
     parked: AtomicUsize,
+    /// How often the service was replaced.
+    version: AtomicU32,
     /// Set while the last service that was polled was not ready.
     unready: AtomicBool,
     pub(crate) id: u64,
@@ -62,6 +64,8 @@ pub(crate) enum Verdict {
     Good,
     Bad,
     Nothing,
+    /// The call was not sent at all.
+    Unsent,
 }
 
 /// See [`Health`](crate::Health).
@@ -145,11 +149,17 @@ impl NodeState {
             counters: Counters::default(),
             nodes: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
+            version: AtomicU32::new(0),
             unready: AtomicBool::new(false),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name,
             door,
         }
+    }
+
+    /// Tells whose endpoint this is; see [`Hub::address`](crate::hub::Hub::address).
+    pub(crate) fn balancer(&self) -> usize {
+        self.door.as_ptr().cast::<()>().addr()
     }
 
     /// Returns whether the endpoint is a member with a weight, healthy or not.
@@ -173,6 +183,16 @@ impl NodeState {
     pub(crate) fn in_flight(self: &Arc<Self>) -> usize {
         let others = self.nodes.load(Ordering::Relaxed) + self.parked.load(Ordering::Relaxed);
         Arc::strong_count(self).saturating_sub(others)
+    }
+
+    /// Notes that another service has taken the place of the former.
+    pub(crate) fn replaced(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Tells the present service from former ones.
+    pub(crate) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Notes that a call waits, and does not run.

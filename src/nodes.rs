@@ -25,6 +25,9 @@ pub(crate) struct Changes {
     from: usize,
 }
 
+/// More places than this are not told apart.
+const MOST: usize = 1_024;
+
 impl Default for Changes {
     fn default() -> Self {
         Self { places: Vec::new(), from: usize::MAX }
@@ -33,7 +36,11 @@ impl Default for Changes {
 
 impl Changes {
     pub(crate) fn at(&mut self, place: usize) {
-        self.places.push(place);
+        if self.places.len() < MOST {
+            self.places.push(place);
+        } else {
+            self.from(place);
+        }
     }
 
     pub(crate) fn from(&mut self, place: usize) {
@@ -49,6 +56,10 @@ impl<T> Nodes<T> {
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Arc<Node<T>>> {
         self.chunks.get(index >> BITS)?.get(index & (CHUNK - 1))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Node<T>>> {
+        self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
     pub(crate) const fn len(&self) -> usize {

@@ -19,6 +19,8 @@ use crate::{
 
 /// A balancer at one moment: exactly the set that the next pick would use.
 ///
+/// After a policy has panicked, that is the set before: see [`policy_panics`](Self::policy_panics).
+///
 /// Its `Display` form is a table. Taking one changes nothing.
 ///
 /// ```
@@ -69,19 +71,21 @@ pub struct EndpointStats {
     pub state: EndpointState,
     /// Time until an ejected endpoint is tried; zero if that is due.
     pub returns_in: Option<Duration>,
-    /// Calls that run now.
+    /// Calls that run now: sent, and not answered. A call ends when its response begins; what
+    /// is left of a streamed body is not seen.
     pub in_flight: u64,
     /// Calls that were sent here.
     pub picks: u64,
     /// Calls that ended in success.
     pub successes: u64,
-    /// Calls that ended in failure.
+    /// Calls that ended in failure; drops are not among them.
     pub failures: u64,
     /// Calls that the endpoint pushed back.
     pub overloads: u64,
     /// Calls that ended without saying anything about the endpoint.
     pub neutrals: u64,
-    /// Calls that were dropped before they ended.
+    /// Calls that were dropped before they ended, whatever their age. Old ones count as
+    /// failures for health all the same.
     pub drops: u64,
     /// Failures since the last success.
     pub consecutive_failures: u32,
@@ -112,14 +116,18 @@ impl Stats {
         let now = Instant::now();
         let progress = &hub.progress;
         hub.inspect(|roster, snapshot| {
-            let columns = roster.nodes().iter().zip(roster.members()).zip(roster.entries());
-            let endpoint = |((node, member), entry): ((&Arc<Node<T>>, _), _)| {
-                EndpointStats::of(node, member, entry, snapshot.panic, now)
+            let endpoint = |node: &Arc<Node<T>>| {
+                let (member, entry) = roster.get(node.state.id)?;
+                Some(EndpointStats::of(node, member, entry, snapshot.panic, now))
             };
             Self {
                 generation: snapshot.generation,
-                endpoints: columns.map(endpoint).collect(),
-                counts: roster.counts(),
+                endpoints: snapshot.nodes.iter().filter_map(endpoint).collect(),
+                // Ejections that are gathered show at once; members only when published.
+                counts: match roster.unpublished.is_empty() {
+                    true => roster.counts(),
+                    false => snapshot.counts,
+                },
                 panic: snapshot.panic,
                 waiting: hub.waiting.load(Ordering::Relaxed),
                 discovery: progress.discovery(),
@@ -192,12 +200,30 @@ impl fmt::Display for EndpointState {
     }
 }
 
+/// The set weight, and the effective one if that is another.
+struct Weight<'a>(&'a EndpointStats);
+
+impl fmt::Display for Weight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (set, effective) = (self.0.weight, self.0.effective_weight);
+        match effective == f64::from(set) || effective == 0.0 {
+            true => f.pad(&set.to_string()),
+            false => f.pad(&format!("{effective:.2}/{set}")),
+        }
+    }
+}
+
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; discovery {:?}", self.counts, self.discovery)?;
+        if self.panic {
+            write!(f, "; health is ignored")?;
+        }
+        writeln!(f, "; {} calls wait", self.waiting)?;
         let total: u64 = self.endpoints.iter().map(|endpoint| endpoint.picks).sum();
         writeln!(
             f,
-            "{:<20} {:>9} {:>8} {:>9} {:>10} {:>6} {:>8} {:>7} {:>9}",
+            "{:<20} {:>9} {:>9} {:>9} {:>10} {:>6} {:>8} {:>7} {:>9}",
             "endpoint",
             "state",
             "weight",
@@ -213,10 +239,10 @@ impl fmt::Display for Stats {
             let returns = endpoint.returns_in.map(|left| format!("{:.1} s", left.as_secs_f64()));
             writeln!(
                 f,
-                "{:<20} {:>9} {:>8} {:>9} {:>10} {:>5.1}% {:>8} {:>7} {:>9}",
+                "{:<20} {:>9} {:>9} {:>9} {:>10} {:>5.1}% {:>8} {:>7} {:>9}",
                 endpoint.name,
                 endpoint.state,
-                endpoint.weight,
+                Weight(endpoint),
                 endpoint.in_flight,
                 endpoint.picks,
                 share,

@@ -37,8 +37,12 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub struct Attempts(Arc<Mutex<Vec<Attempt>>>);
 
-/// The id and the name of an endpoint.
-type Attempt = (u64, Arc<str>);
+/// An endpoint that a request was sent to, and by which balancer.
+struct Attempt {
+    balancer: usize,
+    id: u64,
+    name: Arc<str>,
+}
 
 impl Attempts {
     /// Creates an empty list.
@@ -55,7 +59,7 @@ impl Attempts {
     /// Returns the names of the endpoints, in the order of the attempts.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
-        lock(&self.0).iter().map(|(_, name)| Arc::clone(name)).collect()
+        lock(&self.0).iter().map(|attempt| Arc::clone(&attempt.name)).collect()
     }
 
     /// Returns the list of the scope that this runs in.
@@ -65,15 +69,17 @@ impl Attempts {
     }
 
     pub(super) fn note(&self, node: &NodeState) {
-        lock(&self.0).push((node.id, Arc::clone(&node.name)));
+        let (balancer, name) = (node.balancer(), Arc::clone(&node.name));
+        lock(&self.0).push(Attempt { balancer, id: node.id, name });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
+    /// Returns whether this balancer has sent the request before; others may have, too.
+    pub(super) fn has_been_at(&self, balancer: usize) -> bool {
+        lock(&self.0).iter().any(|attempt| attempt.balancer == balancer)
     }
 
     pub(super) fn contains(&self, id: u64) -> bool {
-        lock(&self.0).iter().any(|&(other, _)| other == id)
+        lock(&self.0).iter().any(|attempt| attempt.id == id)
     }
 }
 

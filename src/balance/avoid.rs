@@ -1,15 +1,19 @@
 //! What one call has been through, and would rather not go through again.
 
-use super::{attempts::Attempts, in_flight::InFlight};
-use crate::{health::standing::Period, node::NodeState};
+use super::{
+    attempts::Attempts,
+    in_flight::{InFlight, Occasion},
+};
+use crate::{node::NodeState, policy::Gate};
 
 /// The endpoints that a call should not be sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Avoid {
-    /// Those it waits for, and those that failed to become ready for it, in the period in
-    /// which they did: after a return or another ejection they may be asked again. Sorted by
+    /// Those it waits for, and those that failed to become ready for it, on that
+    /// occasion: after a return, another ejection or with another service they may be asked
+    /// again. Sorted by
     /// id; mostly empty, and then it must cost nothing.
-    excluded: Vec<(u64, Period)>,
+    excluded: Vec<(u64, Occasion)>,
     /// Those that earlier attempts were sent to: taken only if there is no other.
     attempts: Option<Attempts>,
     sweep: Sweep,
@@ -32,6 +36,9 @@ const DRAWS: usize = 3;
 /// Not tried before ready: a retry had better wait than fail again.
 const RANKS: u8 = 4;
 
+/// From this rank on the request was there before.
+const TRIED: u8 = 2;
+
 impl Avoid {
     #[inline]
     pub(crate) fn new(attempts: Option<Attempts>) -> Self {
@@ -45,10 +52,10 @@ impl Avoid {
 
     /// Excludes an endpoint for its present period.
     pub(crate) fn exclude(&mut self, guard: &InFlight) {
-        let (id, period) = (guard.node().id, guard.period());
+        let (id, occasion) = (guard.node().id, guard.occasion());
         match self.find(id) {
-            Ok(i) => self.excluded[i].1 = period,
-            Err(i) => self.excluded.insert(i, (id, period)),
+            Ok(i) => self.excluded[i].1 = occasion,
+            Err(i) => self.excluded.insert(i, (id, occasion)),
         }
     }
 
@@ -63,7 +70,9 @@ impl Avoid {
     #[inline]
     pub(crate) fn excludes(&self, node: &NodeState) -> bool {
         !self.excluded.is_empty()
-            && self.find(node.id).is_ok_and(|i| self.excluded[i].1 == node.standing.period())
+            && self
+                .find(node.id)
+                .is_ok_and(|i| self.excluded[i].1 == (node.standing.period(), node.version()))
     }
 
     fn find(&self, id: u64) -> Result<usize, usize> {
@@ -75,26 +84,38 @@ impl Avoid {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node.id))
     }
 
-    /// Returns whether the call should be sent there, if there is a choice.
+    /// Returns how an endpoint stands to this call, if its gate is open.
     #[inline]
-    pub(crate) fn welcomes(&self, node: &NodeState) -> bool {
-        !self.excludes(node) && !self.was_tried(node)
+    pub(crate) fn gate(&self, node: &NodeState) -> Gate {
+        match node {
+            node if self.excludes(node) => Gate::Closed,
+            node if self.was_tried(node) => Gate::Tried,
+            // Having waited for a few, the call rather goes to one that was ready last time.
+            node if self.excluded.len() >= DRAWS && node.is_unready() => Gate::Tried,
+            _ => Gate::Welcome,
+        }
+    }
+
+    /// Returns whether the call avoids nobody yet.
+    #[inline]
+    pub(crate) const fn is_fresh(&self) -> bool {
+        self.excluded.is_empty() && self.attempts.is_none()
     }
 
     #[inline]
-    pub(crate) fn is_retry(&self) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| !attempts.is_empty())
+    pub(crate) fn is_retry(&self, balancer: usize) -> bool {
+        self.attempts.as_ref().is_some_and(|attempts| attempts.has_been_at(balancer))
     }
 
     /// The longer the call has searched, the less it asks the policy.
     #[inline]
     pub(crate) fn draws(&self) -> usize {
-        DRAWS.saturating_sub(self.excluded.len())
+        DRAWS.saturating_sub(self.excluded.len()).max(1)
     }
 
     /// Returns how reluctantly the call would be sent there.
     pub(crate) fn rank(&self, node: &NodeState) -> u8 {
-        2 * u8::from(self.was_tried(node)) + u8::from(node.is_unready())
+        TRIED * u8::from(self.was_tried(node)) + u8::from(node.is_unready())
     }
 
     /// Returns the search through a generation, from where it stopped or a fresh start.

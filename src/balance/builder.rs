@@ -102,7 +102,8 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets how many calls may wait at once; more fail at once. Default: 10,000.
+    /// Sets how many calls may wait at once; more fail at once, and with 0 none waits.
+    /// Default: 10,000.
     pub fn max_waiting(mut self, calls: usize) -> Self {
         self.settings.max_waiting = calls;
         self

@@ -6,12 +6,11 @@ use tokio::time::Instant;
 
 use super::{avoid::Avoid, in_flight::InFlight};
 use crate::{
-    bounds::Loads,
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
-    node::Node,
-    policy::{Choice, Pick, Policy, Turn, rotate},
+    node::{Node, NodeState},
+    policy::{Choice, Claim, Gate, Pick, Policy, Turn, rotate},
     snapshot::Snapshot,
 };
 
@@ -81,8 +80,8 @@ impl<T, P: Policy> Hub<T, P> {
     {
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
-            let welcome = |index| is_open(&snapshot, index);
-            let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
+            let gate = |index| gate(&snapshot, index);
+            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
             match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
                 Choice::Member(index) => return Some(index),
                 Choice::Renew => self.renew(snapshot.generation, Instant::now()),
@@ -105,17 +104,24 @@ impl<T, P: Policy> Hub<T, P> {
     {
         let snapshot = self.snapshot.load();
         // A request that has failed once is not put at risk again while it can go elsewhere.
-        if avoid.is_retry() && !snapshot.eligible.is_empty() {
+        if avoid.is_retry(self.address()) && !snapshot.eligible.is_empty() {
             return None;
         }
         let open = |index| snapshot.nodes.get(index).is_some_and(|node| node.state.is_open());
-        let table = snapshot.table.as_ref();
-        let owner = table.and_then(|table| self.policy.owner(table, request, &open));
-        let owner = owner.and_then(|index| snapshot.nodes.get(index)).map(|node| &node.state);
-        let (node, period) = self.attend(now, owner.map(|state| &**state))?;
-        let guard = InFlight::new(Arc::clone(&node.state), period, true, now);
-        // A guard that is dropped gives the place back.
-        (!avoid.excludes(&node.state)).then(|| seat(guard, &node.target, attach))
+        let table = snapshot.table.as_ref()?;
+        let owner = match self.policy.claim(table, request, &open) {
+            Claim::Any => None,
+            Claim::Only(index) => Some(&*snapshot.nodes.get(index)?.state),
+            Claim::None => return None,
+        };
+        let accepts = |node: &NodeState| !avoid.excludes(node);
+        let (node, period) = self.attend(now, owner, accepts)?;
+        let mut guard = InFlight::new(Arc::clone(&node.state), period, true, now);
+        if let Some(loads) = &self.loads {
+            loads.lock().add(node.state.id);
+            guard = guard.holding(Arc::clone(loads));
+        }
+        Some(seat(guard, &node.target, attach))
     }
 
     #[inline]
@@ -132,77 +138,119 @@ impl<T, P: Policy> Hub<T, P> {
         if snapshot.eligible.is_empty() {
             return Err(Missed::Nothing(snapshot.counts));
         }
-        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
-        if let Some(loads) = &self.loads {
-            return self.pick_bounded(snapshot, table, request, avoid, loads, now);
-        }
-        let avoided = &*avoid;
-        let welcome = |index| {
-            is_open(snapshot, index)
-                && snapshot.nodes.get(index).is_some_and(|node| avoided.welcomes(&node.state))
-        };
-        for _ in 0..avoided.draws() {
-            let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
-            let node = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
-            if avoided.welcomes(&node.state)
-                && let Some(period) = node.state.standing.admit(snapshot.panic)
-            {
+        // The healthy path: nothing to avoid, no bound, and the gate is open.
+        if avoid.is_fresh()
+            && self.loads.is_none()
+            && let Some(table) = &snapshot.table
+        {
+            let gate = |index| gate(snapshot, index);
+            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            if let Some(period) = node.state.standing.admit(snapshot.panic) {
                 return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
             }
         }
-        let (node, period) =
-            self.search(snapshot, avoid).ok_or(Missed::Exhausted(snapshot.counts))?;
-        Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)))
+        self.pick_carefully(snapshot, request, avoid, now)
     }
 
-    /// Picks under the lock that keeps the bound exact.
-    fn pick_bounded<'s, Req: ?Sized>(
+    /// Picks an endpoint for a call that has been through something, or under a bound.
+    #[cold]
+    fn pick_carefully<'s, Req: ?Sized>(
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
-        table: &P::Table,
         request: &Req,
         avoid: &mut Avoid,
-        loads: &Arc<Loads>,
         now: Instant,
     ) -> Result<(&'s Node<T>, InFlight), Missed>
     where
         P: Pick<Req>,
     {
-        let mut held = loads.lock();
-        let welcome = |index| {
-            is_open(snapshot, index)
-                && snapshot.nodes.get(index).is_some_and(|node| {
-                    let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
-                    avoid.welcomes(&node.state) && held.has_room(node.state.id, share)
-                })
+        let Some(loads) = &self.loads else {
+            let (node, period) = self.pick_where(snapshot, request, avoid, |_| true)?;
+            return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
         };
-        let turn = Turn::new(&snapshot.eligible, &welcome, &self.tickets);
-        let choice = self.policy.pick(table, request, &turn);
-        let node = named(snapshot, choice, &turn)?;
-        let admitted = !avoid.excludes(&node.state);
-        let admitted = admitted.then(|| node.state.standing.admit(snapshot.panic)).flatten();
-        let found = admitted.map(|period| (node, period)).or_else(|| self.search(snapshot, avoid));
-        let (node, period) = found.ok_or(Missed::Exhausted(snapshot.counts))?;
+        // One at a time, so that the bound is exact.
+        let mut held = loads.lock();
+        let has_room = |index: usize| {
+            let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
+            snapshot.nodes.get(index).is_some_and(|node| held.has_room(node.state.id, share))
+        };
+        let (node, period) = self.pick_where(snapshot, request, avoid, has_room)?;
         held.add(node.state.id);
         drop(held);
         let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
         Ok((node, guard.holding(Arc::clone(loads))))
     }
 
-    /// Looks at every eligible endpoint, from a place that moves on with each search.
+    /// Picks an endpoint, one that has room if there is any.
+    fn pick_where<'s, Req: ?Sized>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        request: &Req,
+        avoid: &mut Avoid,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Result<(&'s Node<T>, Period), Missed>
+    where
+        P: Pick<Req>,
+    {
+        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
+        let avoided = &*avoid;
+        let gate = |index| match snapshot.nodes.get(index) {
+            Some(node) if is_open(snapshot, index) && has_room(index) => avoided.gate(&node.state),
+            _ => Gate::Closed,
+        };
+        let mut second_best = None;
+        for _ in 0..avoided.draws() {
+            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let (index, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            let stands = avoided.gate(&node.state);
+            if stands == Gate::Closed {
+                continue;
+            }
+            let Some(period) = node.state.standing.admit(snapshot.panic) else { continue };
+            if stands == Gate::Welcome && has_room(index) {
+                return Ok((node, period));
+            }
+            second_best.get_or_insert((node, period));
+        }
+        self.search_where(snapshot, avoid, second_best, has_room)
+    }
+
+    /// Looks for an endpoint that the policy has not named; if there is none that the request
+    /// has not tried, or that has room, what the policy named will do.
     #[cold]
+    fn search_where<'s>(
+        &self,
+        snapshot: &'s Snapshot<T, P::Table>,
+        avoid: &mut Avoid,
+        named: Option<(&'s Node<T>, Period)>,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Result<(&'s Node<T>, Period), Missed> {
+        let found = self.search(snapshot, avoid, &has_room);
+        let found = match (found, named) {
+            (Some((node, _)), Some(named)) if avoid.was_tried(&node.state) => Some(named),
+            (None, named) => named.or_else(|| self.search(snapshot, avoid, &|_| true)),
+            (found, _) => found,
+        };
+        found.ok_or(Missed::Exhausted(snapshot.counts))
+    }
+
+    /// Looks at every eligible endpoint, from a place that moves on with each search.
     fn search<'s>(
         &self,
         snapshot: &'s Snapshot<T, P::Table>,
         avoid: &mut Avoid,
+        has_room: &dyn Fn(usize) -> bool,
     ) -> Option<(&'s Node<T>, Period)> {
         let length = snapshot.eligible.len();
         let start = || (self.tickets.draw() % length.max(1) as u64) as usize;
         let mut sweep = avoid.sweep(snapshot.generation, start);
         let found = std::iter::from_fn(|| sweep.next(length)).find_map(|(place, rank)| {
-            let node = snapshot.nodes.get(*snapshot.eligible.get(place)? as usize)?;
+            let index = *snapshot.eligible.get(place)? as usize;
+            let node = snapshot.nodes.get(index)?;
             let welcome = !avoid.excludes(&node.state) && avoid.rank(&node.state) <= rank;
-            let period = welcome.then(|| node.state.standing.admit(snapshot.panic))??;
+            let admitted = welcome && has_room(index);
+            let period = admitted.then(|| node.state.standing.admit(snapshot.panic))??;
             Some((&**node, period))
         });
         avoid.stopped(sweep);
@@ -222,7 +270,9 @@ impl<T, P: Policy> Hub<T, P> {
             Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
             Counts { members: 0, .. } => ErrorKind::Empty,
             Counts { members, drained, .. } if members == drained => ErrorKind::Drained,
-            Counts { ejected: 0, .. } => return self.no_table(),
+            Counts { ejected: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
+            // All are in service; they have just not been ready for this call.
+            Counts { ejected: 0, .. } => ErrorKind::Unready,
             _ => ErrorKind::Ejected,
         };
         let cause = if counts.members == 0 { self.progress.last_error() } else { None };
@@ -236,20 +286,25 @@ fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
     node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
 }
 
+/// Returns how a member stands to a call that avoids nobody.
+fn gate<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> Gate {
+    if is_open(snapshot, index) { Gate::Welcome } else { Gate::Closed }
+}
+
 /// Finds the node that the policy chose.
 #[inline]
 fn named<'s, T, B>(
     snapshot: &'s Snapshot<T, B>,
     choice: Choice,
     turn: &Turn<'_>,
-) -> Result<&'s Node<T>, Missed> {
+) -> Result<(usize, &'s Node<T>), Missed> {
     let choice = match choice {
         Choice::Any => rotate(turn, |ticket, n| ticket % n),
         named => named,
     };
     match choice {
         Choice::Member(index) => match snapshot.nodes.get(index) {
-            Some(node) => Ok(node),
+            Some(node) => Ok((index, node)),
             None => Err(Missed::Policy(out_of_range(index, snapshot.nodes.len()))),
         },
         Choice::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),

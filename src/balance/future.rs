@@ -85,12 +85,14 @@ where
     P: Policy,
 {
     /// Sends the request with a service that was just ready.
-    fn send(mut seat: Seat<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
+    fn send(seat: Seat<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
+        let Seat { mut service, mut guard } = seat;
         if let Some(attempts) = attempts {
-            attempts.note(seat.guard.node());
+            attempts.note(guard.node());
         }
-        let call = seat.guard.send(|| seat.service.call(request));
-        Self::Running { call, guard: seat.guard }
+        // The service is dropped in there, too: it may panic.
+        let call = guard.send(move || service.call(request));
+        Self::Running { call, guard }
     }
 }
 

@@ -18,6 +18,8 @@ use crate::{
 pub(crate) struct InFlight {
     node: Arc<NodeState>,
     period: Period,
+    /// Which service of the endpoint it was given.
+    version: u32,
     /// The call tries an ejected endpoint, and holds the one place for that.
     trial: bool,
     /// The call waits for the endpoint to become ready, and does not run.
@@ -27,6 +29,9 @@ pub(crate) struct InFlight {
     /// Where the call is counted, if loads are bounded.
     loads: Option<Arc<Loads>>,
 }
+
+/// A period and a version of the service: what a call avoids, it avoids on that occasion.
+pub(crate) type Occasion = (Period, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -40,13 +45,17 @@ enum Stage {
 
 impl InFlight {
     #[inline]
-    pub(crate) const fn new(
-        node: Arc<NodeState>,
-        period: Period,
-        trial: bool,
-        now: Instant,
-    ) -> Self {
-        Self { node, period, trial, parked: false, stage: Stage::Chosen, started: now, loads: None }
+    pub(crate) fn new(node: Arc<NodeState>, period: Period, trial: bool, now: Instant) -> Self {
+        Self {
+            version: node.version(),
+            node,
+            period,
+            trial,
+            parked: false,
+            stage: Stage::Chosen,
+            started: now,
+            loads: None,
+        }
     }
 
     /// Notes that the call is counted there until it ends.
@@ -76,17 +85,19 @@ impl InFlight {
         }
     }
 
-    pub(crate) const fn period(&self) -> Period {
-        self.period
+    /// Tells in which period, and with which service, the endpoint was chosen.
+    pub(crate) const fn occasion(&self) -> Occasion {
+        (self.period, self.version)
     }
 
     /// Returns whether the endpoint would take this call if it were ready.
     pub(crate) fn is_open(&self, panic: bool) -> bool {
         let standing = &self.node.standing;
-        match self.trial {
+        let open = match self.trial {
             true => standing.period() == self.period && !standing.is_drained(),
             false => standing.admit(panic).is_some(),
-        }
+        };
+        open && self.node.version() == self.version
     }
 
     /// Asks again after a wait: returns whether the endpoint still takes this call.
@@ -94,16 +105,11 @@ impl InFlight {
         self.started = now;
         self.unpark();
         self.node.set_unready(false);
-        if self.trial {
-            return self.node.standing.period() == self.period && !self.node.standing.is_drained();
+        let open = self.is_open(panic);
+        if open && !self.trial {
+            self.period = self.node.standing.period();
         }
-        match self.node.standing.admit(panic) {
-            Some(period) => {
-                self.period = period;
-                true
-            }
-            None => false,
-        }
+        open
     }
 
     /// Runs the endpoint's code that sends the request: the call counts from here on.
@@ -164,7 +170,7 @@ impl InFlight {
                     door.eject(node.id, period, now);
                 }
             }),
-            Verdict::Good | Verdict::Nothing => {}
+            Verdict::Good | Verdict::Nothing | Verdict::Unsent => {}
         }
     }
 
@@ -200,7 +206,7 @@ impl Drop for InFlight {
         }
         match self.stage {
             Stage::Closed => {}
-            Stage::Chosen if self.trial => self.report(Verdict::Nothing),
+            Stage::Chosen if self.trial => self.report(Verdict::Unsent),
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
             Stage::Inside => self.end(Ending::Failure, Verdict::Bad),

@@ -2,11 +2,13 @@
 
 use std::{fmt, hash::Hash, sync::Arc};
 
+use tokio::time::Instant;
 use tower::discover::Discover;
 use tower_layer::Layer;
 
 use super::{builder::Builder, service::Balance};
 use crate::{
+    capacity::CapacityChange,
     classify::ErrorsAreFailures,
     discover::driver::Driver,
     endpoint::Endpoint,
@@ -19,7 +21,8 @@ use crate::{
 /// Spreads the calls of a client over a live set of endpoints.
 ///
 /// A layer takes the discovery stream at once. Every service that it makes shares the same
-/// endpoints, health and counters.
+/// endpoints, health and counters; so a clone of the layer shows the
+/// [statistics](Self::stats) of a stack that it is part of.
 ///
 /// ```
 /// use counterpoise::{BalanceLayer, Direct, Endpoint, RoundRobin, discover};
@@ -86,7 +89,13 @@ impl<T, P: Policy, K> BalanceLayer<T, P, K> {
         Stats::of(&self.hub)
     }
 
-    /// Waits until the set has at least `count` endpoints.
+    /// Multiplies the weight of an endpoint by a factor from 0 to 1; see
+    /// [`Balance::set_capacity`].
+    pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
+        self.hub.set_capacity(endpoint, factor, Instant::now())
+    }
+
+    /// Waits until the set has at least `count` endpoints, drained ones included.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use crate::{
     endpoint::{Endpoint, Target},
     error::{BoxError, Error},
     hub::Hub,
-    policy::{Pick, Policy},
+    policy::{Keyed, Owner, Pick, Policy, Structure},
     stats::Stats,
 };
 
@@ -86,7 +86,7 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
         Stats::of(&self.hub)
     }
 
-    /// Waits until the set has at least `count` endpoints.
+    /// Waits until the set has at least `count` endpoints, drained ones included.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
     ///
     /// The weighted policies give it the share of what is left; at 0 no policy picks it. The
     /// factor has a resolution of 1/65,536 and stays until the next one, or until the
-    /// endpoint leaves the set. Endpoints are told by name; of several that share one, all
+    /// endpoint leaves the set; an insert of the same key keeps it. Endpoints are told by name; of several that share one, all
     /// get it. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.hub.set_capacity(endpoint, factor, Instant::now())
@@ -114,6 +114,26 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
         P: Pick<Req>,
     {
         self.hub.preview(request)
+    }
+}
+
+impl<T, A, S, C, K> Balance<T, Keyed<A, S>, C, K>
+where
+    A: Send + Sync + 'static,
+    S: Structure,
+{
+    /// Returns the endpoints in the order in which they are chosen for a key, and why each is
+    /// passed over at present.
+    ///
+    /// Those of weight zero are not in it. What sets would do that are not deployed yet:
+    /// [`Keyed::map`]. Cost: that of the whole walk.
+    #[must_use]
+    pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
+        let snapshot = self.hub.snapshot.load();
+        let table = snapshot.table.as_ref();
+        let walk = table.map(|table| self.hub.policy.walk(table, key)).unwrap_or_default();
+        let nodes = walk.into_iter().filter_map(|index| snapshot.nodes.get(index));
+        nodes.map(|node| Owner::of(&node.state, snapshot.panic)).collect()
     }
 }
 

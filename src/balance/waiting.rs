@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    panic::catch_unwind,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
@@ -58,7 +59,8 @@ type Departure<S, Req> = (Seat<S>, Req);
 /// Since when the call waits, and until when.
 #[derive(Default)]
 struct Clock {
-    since: Option<Instant>,
+    /// Since when it waits for endpoints, and since when for one that is ready.
+    since: [Option<Instant>; 2],
     /// What was due when it last woke: the call has looked at that, and need not again.
     seen: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -150,15 +152,22 @@ where
         None
     }
 
-    /// Lets go of parked services whose endpoints take no call any more.
+    /// Lets go of parked services that take no call any more; should their endpoints return,
+    /// they may be chosen again.
     fn forget_former(&mut self) {
         let panic = self.hub.snapshot.load().panic;
         let takes = |parked: &Readying<_, _>| {
             parked.seat.as_ref().is_some_and(|seat| seat.guard.is_open(panic))
         };
-        if !self.unready.iter().all(takes) {
-            let parked = std::mem::take(&mut self.unready);
-            self.unready = parked.into_iter().filter(takes).collect();
+        if self.unready.iter().all(takes) {
+            return;
+        }
+        for parked in std::mem::take(&mut self.unready) {
+            match &parked.seat {
+                Some(_) if takes(&parked) => self.unready.push(parked),
+                Some(seat) => self.avoid.readmit(seat.guard.node()),
+                None => {}
+            }
         }
     }
 
@@ -187,7 +196,7 @@ where
             0 => settings.wait_for_endpoints,
             _ => settings.wait_for_ready,
         };
-        match ready!(self.clock.poll(patience, self.hub.next_due(), cx)) {
+        match ready!(self.clock.poll(patience, parked > 0, self.hub.next_due(), cx)) {
             Alarm::Due => Poll::Ready(Ok(())),
             Alarm::Patience if parked == 0 => Poll::Ready(Err(self.hub.shortage(counts))),
             Alarm::Patience => {
@@ -282,16 +291,20 @@ impl Clock {
     fn poll(
         &mut self,
         patience: Duration,
+        parked: bool,
         due: Option<Instant>,
         cx: &mut Context<'_>,
     ) -> Poll<Alarm> {
         if Handle::try_current().is_err() {
             return Poll::Pending;
         }
-        let end = *self.since.get_or_insert_with(Instant::now) + patience;
+        let end = *self.since[usize::from(parked)].get_or_insert_with(Instant::now) + patience;
         let due = due.filter(|&due| self.seen.is_none_or(|seen| due > seen));
         let until = due.map_or(end, |due| due.min(end));
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if self.sleep.is_none() {
+            self.sleep = sleep(until);
+        }
+        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
         if sleep.deadline() != until {
             sleep.as_mut().reset(until);
         }
@@ -302,6 +315,12 @@ impl Clock {
         }
         Poll::Ready(Alarm::Patience)
     }
+}
+
+/// Returns a timer; none in a runtime that has no time driver, of which tokio tells only by
+/// a panic.
+fn sleep(until: Instant) -> Option<Pin<Box<Sleep>>> {
+    catch_unwind(|| Box::pin(sleep_until(until))).ok()
 }
 
 impl<T, P: Policy> Place<T, P> {

@@ -13,13 +13,17 @@ use std::{
 use futures_core::Stream;
 use tower::discover::Change;
 
-use crate::{endpoint::Endpoint, util::lock};
+use crate::{
+    endpoint::Endpoint,
+    util::{is_roomy, lock},
+};
 
 /// Discovers what a handle is told, from anywhere in the program.
 ///
 /// No change blocks and none is lost: what the balancer has not taken yet is merged by key,
-/// so that memory stays bounded by the keys that are in use. The stream ends when the last
-/// handle is dropped.
+/// so that memory stays bounded by the keys that are in use. A change takes effect
+/// when the driver's task runs next, not before the method returns. The stream ends when the
+/// last handle is dropped.
 ///
 /// ```
 /// use counterpoise::{Direct, Endpoint, discover};
@@ -128,6 +132,7 @@ impl<K: Hash + Eq + Clone, T> Handle<K, T> {
             return;
         }
         let replaced = change(&mut shared);
+        shared.trim();
         let waker = shared.waker.take();
         drop(shared);
         drop(replaced);
@@ -165,6 +170,19 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         let never_told = self.pending.remove(key)?;
         self.order.remove(&never_told.number);
         never_told.insert
+    }
+
+    /// Gives memory back that a large set needed once.
+    fn trim(&mut self) {
+        if is_roomy(self.members.len(), self.members.capacity()) {
+            self.members.shrink_to_fit();
+        }
+        if is_roomy(self.told.len(), self.told.capacity()) {
+            self.told.shrink_to_fit();
+        }
+        if is_roomy(self.pending.len(), self.pending.capacity()) {
+            self.pending.shrink_to_fit();
+        }
     }
 
     fn pending(&mut self, key: &K) -> &mut Pending<T> {
@@ -205,6 +223,7 @@ impl<K: Hash + Eq + Clone, T> Stream for Changes<K, T> {
         if let Some(change) = shared.next() {
             return Poll::Ready(Some(Ok(change)));
         }
+        shared.trim();
         if shared.handles == 0 {
             return Poll::Ready(None);
         }

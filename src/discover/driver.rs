@@ -7,20 +7,26 @@ use std::{
     hash::Hash,
     pin::{Pin, pin},
     sync::{Arc, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use tokio::{sync::oneshot, task::unconstrained, time::Instant};
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    task::{JoinHandle, unconstrained},
+    time::Instant,
+};
 use tower::discover::{Change, Discover};
 
+use super::batch::Batch;
 use crate::{
-    discover::roster::Roster,
     endpoint::Endpoint,
     error::BoxError,
     hub::{self, Hub},
     node::Door,
     policy::Policy,
+    util::is_roomy,
 };
 
 pin_project! {
@@ -41,8 +47,22 @@ pin_project! {
         link: Link<T, P>,
         closed: oneshot::Receiver<()>,
         keys: HashMap<D::Key, u64>,
-        batch: Vec<Change<D::Key, Named<T>>>,
+        batch: Batch<T>,
+        preparing: Option<Preparing<T, P::Table>>,
+        event: Option<Event>,
     }
+}
+
+/// A batch whose table is compiled on another thread.
+struct Preparing<T, B> {
+    batch: Batch<T>,
+    table: JoinHandle<Option<B>>,
+}
+
+/// What the stream has yielded behind the batch.
+enum Event {
+    Error(BoxError),
+    End,
 }
 
 /// The driver's end of the hub. When it is dropped, discovery is over.
@@ -50,9 +70,6 @@ struct Link<T, P: Policy> {
     hub: Weak<Hub<T, P>>,
     ended: bool,
 }
-
-/// An endpoint with its name, which is made outside the door: it is the user's code.
-type Named<T> = (Arc<str>, Endpoint<T>);
 
 /// How many changes one poll takes from the stream before it lets others run.
 const POLL: usize = 1_024;
@@ -63,7 +80,8 @@ const BATCH: usize = 65_536;
 impl<D: Discover, T, P: Policy> Driver<D, T, P> {
     pub(crate) fn new(stream: D, hub: &Arc<Hub<T, P>>, closed: oneshot::Receiver<()>) -> Self {
         let link = Link { hub: Arc::downgrade(hub), ended: false };
-        Self { stream, link, closed, keys: HashMap::new(), batch: Vec::new() }
+        let (keys, batch) = (HashMap::new(), Batch::new());
+        Self { stream, link, closed, keys, batch, preparing: None, event: None }
     }
 }
 
@@ -79,10 +97,23 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        if this.link.ended || Pin::new(&mut *this.closed).poll(cx).is_ready() {
+        if this.link.ended {
+            return Poll::Ready(());
+        }
+        if Pin::new(&mut *this.closed).poll(cx).is_ready() {
+            this.link.ended = true;
             return Poll::Ready(());
         }
         for _ in 0..POLL {
+            ready!(this.link.poll_prepared(this.preparing, cx));
+            match this.event.take() {
+                Some(Event::Error(error)) => this.link.failed(error),
+                Some(Event::End) => {
+                    this.link.finish(false);
+                    return Poll::Ready(());
+                }
+                None => {}
+            }
             // Unconstrained: a channel that yields for fairness would cut batches short,
             // and the bound of this loop keeps the task fair.
             let next = pin!(unconstrained(std::future::poll_fn(|cx| {
@@ -90,24 +121,19 @@ where
             })));
             match next.poll(cx) {
                 Poll::Ready(Some(Ok(change))) => {
-                    this.batch.push(named(change));
-                    if this.batch.len() >= BATCH {
-                        this.link.apply(this.keys, this.batch);
+                    this.link.push(change, this.batch, this.keys);
+                    if this.batch.len() < BATCH {
+                        continue;
                     }
                 }
-                Poll::Ready(Some(Err(error))) => {
-                    this.link.apply(this.keys, this.batch);
-                    this.link.failed(error.into());
-                }
-                Poll::Ready(None) => {
-                    this.link.apply(this.keys, this.batch);
-                    this.link.finish(false);
-                    return Poll::Ready(());
-                }
-                Poll::Pending => {
-                    this.link.apply(this.keys, this.batch);
-                    return Poll::Pending;
-                }
+                Poll::Ready(Some(Err(error))) => *this.event = Some(Event::Error(error.into())),
+                Poll::Ready(None) => *this.event = Some(Event::End),
+                Poll::Pending if this.batch.len() == 0 => return Poll::Pending,
+                Poll::Pending => {}
+            }
+            *this.preparing = this.link.start(std::mem::replace(this.batch, Batch::new()));
+            if is_roomy(this.keys.len(), this.keys.capacity()) {
+                this.keys.shrink_to_fit();
             }
         }
         cx.waker().wake_by_ref();
@@ -116,59 +142,60 @@ where
 }
 
 impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
-    /// Applies a batch as if its changes came one by one, and publishes once.
-    fn apply<K>(&self, keys: &mut HashMap<K, u64>, batch: &mut Vec<Change<K, Named<T>>>)
-    where
-        K: Hash + Eq,
-    {
-        let Some(hub) = self.hub.upgrade().filter(|_| !batch.is_empty()) else { return };
-        let door = Arc::downgrade(&hub) as Weak<dyn Door>;
-        let now = Instant::now();
-        hub.visit(now, |roster| {
-            for change in batch.drain(..) {
-                apply(roster, keys, change, &door, now);
-            }
-            roster.settle(now);
-            ((), hub::Change::Members)
+    fn push<K: Hash + Eq + fmt::Display>(
+        &self,
+        change: Change<K, Endpoint<T>>,
+        batch: &mut Batch<T>,
+        keys: &mut HashMap<K, u64>,
+    ) {
+        let door: Weak<dyn Door> = self.hub.clone();
+        batch.push(change, keys, &door);
+    }
+
+    /// Applies a batch, or has its table compiled first if that takes long.
+    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Table>> {
+        let hub = self.hub.upgrade().filter(|_| batch.len() > 0)?;
+        let runtime = Handle::try_current().ok();
+        let runtime = runtime.filter(|_| {
+            // What is kept is only known when it is applied.
+            !hub.settings.keep_last && hub.policy.is_costly(batch.len())
         });
-        // After the publication, so that whoever knows of the update sees what it brought.
-        hub.progress.updated();
-        hub.bell.notify_waiters();
-        batch.shrink_to(POLL);
+        let Some(runtime) = runtime else {
+            apply(&hub, batch, None);
+            return None;
+        };
+        let members = hub.inspect(|roster, _| batch.plan(roster.members()));
+        Some(Preparing { batch, table: runtime.spawn_blocking(move || hub.prepare(&members)) })
+    }
+
+    /// Applies the batch whose table is ready.
+    fn poll_prepared(
+        &self,
+        preparing: &mut Option<Preparing<T, P::Table>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(Preparing { batch, table }) = preparing else { return Poll::Ready(()) };
+        // A thread that was not run at all is no reason not to apply the batch.
+        let table = ready!(Pin::new(table).poll(cx)).ok().flatten();
+        let batch = std::mem::replace(batch, Batch::new());
+        *preparing = None;
+        if let Some(hub) = self.hub.upgrade() {
+            apply(&hub, batch, table);
+        }
+        Poll::Ready(())
     }
 }
 
-fn named<K: fmt::Display, T>(change: Change<K, Endpoint<T>>) -> Change<K, Named<T>> {
-    match change {
-        Change::Insert(key, endpoint) => {
-            let name = key.to_string().into();
-            Change::Insert(key, (name, endpoint))
-        }
-        Change::Remove(key) => Change::Remove(key),
-    }
-}
-
-fn apply<K: Hash + Eq, T>(
-    roster: &mut Roster<T>,
-    keys: &mut HashMap<K, u64>,
-    change: Change<K, Named<T>>,
-    door: &Weak<dyn Door>,
-    now: Instant,
-) {
-    match change {
-        Change::Insert(key, (name, endpoint)) => match keys.get(&key) {
-            Some(&id) => roster.replace(id, endpoint),
-            None => {
-                let id = roster.insert(name, endpoint, Weak::clone(door), now);
-                keys.insert(key, id);
-            }
-        },
-        Change::Remove(key) => {
-            if let Some(id) = keys.remove(&key) {
-                roster.remove(id);
-            }
-        }
-    }
+/// Applies a batch as if its changes came one by one, and publishes once.
+fn apply<T, P: Policy>(hub: &Hub<T, P>, batch: Batch<T>, table: Option<P::Table>) {
+    let now = Instant::now();
+    hub.visit_with(table, now, |roster| {
+        batch.apply(roster, now);
+        ((), hub::Change::Members)
+    });
+    // After the publication, so that whoever knows of the update sees what it brought.
+    hub.progress.updated();
+    hub.bell.notify_waiters();
 }
 
 impl<T, P: Policy> Link<T, P> {

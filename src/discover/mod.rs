@@ -4,6 +4,7 @@
 //! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module
 //! has two ready-made ones: a fixed [`list()`] and a [`channel()`] with a handle.
 
+mod batch;
 mod channel;
 pub(crate) mod driver;
 pub(crate) mod launcher;

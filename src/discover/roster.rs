@@ -3,10 +3,7 @@
 //! Nothing here is atomic or published: [`Hub`](crate::hub::Hub) holds the roster under
 //! one mutex and publishes what has changed.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Weak},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -18,10 +15,10 @@ use crate::{
         ejection::{Record, Stage},
         standing::{Period, State},
     },
-    node::{Door, Node, NodeState, Verdict},
+    node::{Node, NodeState, Verdict},
     nodes::Changes,
     policy::{FULL, Member},
-    util::random::Random,
+    util::{random::Random, trim},
 };
 
 #[derive(Debug)]
@@ -91,16 +88,18 @@ impl<T> Roster<T> {
 
     // ===== what is in it =====
 
+    /// Returns what is known of a member.
+    pub(crate) fn get(&self, id: u64) -> Option<(&Member, &Entry)> {
+        let i = self.find(id)?;
+        Some((&self.members[i], &self.records[i]))
+    }
+
     pub(crate) fn nodes(&self) -> &[Arc<Node<T>>] {
         &self.nodes
     }
 
     pub(crate) fn members(&self) -> &[Member] {
         &self.members
-    }
-
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.records
     }
 
     /// Returns whether too few endpoints are healthy.
@@ -154,23 +153,16 @@ impl<T> Roster<T> {
 
     // ===== membership: a batch of changes, then `settle` =====
 
-    /// Adds a new member at the end; returns its id.
-    pub(crate) fn insert(
-        &mut self,
-        name: Arc<str>,
-        endpoint: Endpoint<T>,
-        door: Weak<dyn Door>,
-        now: Instant,
-    ) -> u64 {
+    /// Adds a new member at the end.
+    pub(crate) fn insert(&mut self, state: Arc<NodeState>, endpoint: Endpoint<T>, now: Instant) {
         self.unpublished.from(self.nodes.len());
         self.joined += 1;
-        let state = Arc::new(NodeState::new(Arc::clone(&name), door));
-        let (id, weight) = (state.id, endpoint.set_weight());
+        let (id, name) = (state.id, Arc::clone(&state.name));
+        let (target, weight) = endpoint.into_parts();
         state.standing.set_drained(weight == 0);
-        self.nodes.push(Arc::new(Node::new(state, endpoint.into_target())));
+        self.nodes.push(Arc::new(Node::new(state, target)));
         self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
         self.records.push(Entry { record: Record::new(now), left: None });
-        id
     }
 
     /// Replaces a member's target and weight; everything else stays.
@@ -178,15 +170,17 @@ impl<T> Roster<T> {
         let Some(i) = self.find(id) else { return };
         self.unpublished.at(i);
         let state = Arc::clone(&self.nodes[i].state);
-        self.members[i].weight = endpoint.set_weight();
-        let node = Arc::new(Node::new(state, endpoint.into_target()));
+        state.replaced();
+        let (target, weight) = endpoint.into_parts();
+        self.members[i].weight = weight;
+        let node = Arc::new(Node::new(state, target));
         self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
         self.open_or_drain(i);
     }
 
     /// Sets the part of the weight that counts, of every endpoint of this name; returns
     /// whether there is one.
-    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32) -> bool {
+    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) -> bool {
         let mut found = false;
         for i in 0..self.members.len() {
             if &*self.members[i].name == name {
@@ -195,7 +189,7 @@ impl<T> Roster<T> {
                 self.open_or_drain(i);
             }
         }
-        self.count();
+        self.keep_limit(now);
         found
     }
 
@@ -223,6 +217,11 @@ impl<T> Roster<T> {
         if self.records.iter().any(|entry| entry.left.is_some()) {
             self.sweep();
         }
+        self.keep_limit(now);
+    }
+
+    /// Counts anew, and brings back who is ejected beyond the limit.
+    fn keep_limit(&mut self, now: Instant) {
         self.count();
         while self.tally.ejected > self.health.ejection_limit(self.tally.candidates) {
             let Some(i) = self.soonest_back() else { break };
@@ -253,6 +252,9 @@ impl<T> Roster<T> {
         self.discarded.extend(self.nodes.drain(kept..));
         self.members.truncate(kept);
         self.records.truncate(kept);
+        trim(&mut self.nodes);
+        trim(&mut self.members);
+        trim(&mut self.records);
     }
 
     fn count(&mut self) {
@@ -318,25 +320,20 @@ impl<T> Roster<T> {
         self.tally.ejected -= usize::from(self.members[i].is_open());
     }
 
-    /// Hands out the place of a trial that is due: the next one, or that of one endpoint.
+    /// Hands out the place of a trial that is due, of an endpoint that the call would take.
     pub(crate) fn start_trial(
         &mut self,
         now: Instant,
-        only: Option<u64>,
+        accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
-        let (until, id) = match only {
-            None => *self.queue.first()?,
-            Some(id) => match self.records.get(self.find(id)?)?.record.stage() {
-                Stage::Out { until, .. } => (until, id),
-                Stage::Serving | Stage::Trial { .. } => return None,
-            },
-        };
-        if until > now || !self.queue.contains(&(until, id)) {
-            return None;
-        }
+        let due = self.queue.iter().take_while(|(until, _)| *until <= now);
+        let found = due.copied().find_map(|(until, id)| {
+            let i = self.find(id)?;
+            accepts(&self.nodes[i].state).then_some((until, id, i))
+        });
+        let (until, id, i) = found?;
         self.queue.remove(&(until, id));
-        let i = self.find(id)?;
-        self.records[i].record.start_trial();
+        self.records[i].record.start_trial(now);
         let node = Arc::clone(&self.nodes[i]);
         let period = node.state.standing.period();
         Some((node, period))
@@ -360,13 +357,13 @@ impl<T> Roster<T> {
             return false;
         }
         let good = end == Verdict::Good;
-        let enough = self.records[i].record.end_trial(good, now, &self.health);
+        let (until, enough) = self.records[i].record.end_trial(end, now, &self.health);
         if enough || (good && self.ignores_health()) {
             self.bring_back(i, now);
             return true;
         }
         if self.members[i].is_open() {
-            self.queue.insert((now, id));
+            self.queue.insert((until, id));
         }
         false
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Health;
-use crate::util::random::Random;
+use crate::{node::Verdict, util::random::Random};
 
 /// The record of one endpoint; kept under the door's mutex.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) enum Stage {
     /// Out until an instant; from then on waiting to be tried.
     Out { until: Instant, passed: u32 },
     /// One call is trying it, after so many trials that succeeded.
-    Trial { passed: u32 },
+    Trial { passed: u32, started: Instant },
 }
 
 impl Record {
@@ -65,19 +65,35 @@ impl Record {
     }
 
     /// Hands out the one place of the trial.
-    pub(crate) fn start_trial(&mut self) {
+    pub(crate) fn start_trial(&mut self, now: Instant) {
         if let Stage::Out { passed, .. } = self.stage {
-            self.stage = Stage::Trial { passed };
+            self.stage = Stage::Trial { passed, started: now };
         }
     }
 
-    /// Takes the place back, to be handed out again from `now` on. Returns true if enough
+    /// Takes the place back; returns from when on it is handed out again, and whether enough
     /// trials have now succeeded.
-    pub(crate) fn end_trial(&mut self, success: bool, now: Instant, health: &Health) -> bool {
-        let Stage::Trial { passed } = self.stage else { return false };
-        let passed = if success { passed.saturating_add(1) } else { passed };
-        self.stage = Stage::Out { until: now, passed };
-        passed >= health.trials_needed()
+    ///
+    /// After a trial that said nothing there is a pause, as long as the trial took and a
+    /// little more: or an endpoint that hangs, under callers who do not wait for long, would
+    /// get every call.
+    pub(crate) fn end_trial(
+        &mut self,
+        verdict: Verdict,
+        now: Instant,
+        health: &Health,
+    ) -> (Instant, bool) {
+        let Stage::Trial { passed, started } = self.stage else { return (now, false) };
+        let (until, passed) = match verdict {
+            Verdict::Good => (now, passed.saturating_add(1)),
+            Verdict::Unsent => (now, passed),
+            Verdict::Bad | Verdict::Nothing => {
+                let took = now.saturating_duration_since(started);
+                (now + took + health.base_ejection / 100, passed)
+            }
+        };
+        self.stage = Stage::Out { until, passed };
+        (until, passed >= health.trials_needed())
     }
 
     /// Forgets a past period for each time that the endpoint served for as long.
@@ -172,11 +188,14 @@ mod tests {
         let health = exact().trial_successes(2);
         let mut record = Record::new(Instant::now());
         let (until, _) = eject_after(&mut record, 0, &health);
-        record.start_trial();
-        assert!(!record.end_trial(true, until, &health));
-        record.start_trial();
-        assert!(!record.end_trial(false, until, &health), "given back, it says nothing");
-        record.start_trial();
-        assert!(record.end_trial(true, until, &health));
+        let mut end = |verdict, now: Instant| {
+            record.start_trial(now);
+            record.end_trial(verdict, now + SECOND, &health)
+        };
+        assert_eq!(end(Verdict::Good, until), (until + SECOND, false));
+        let pause = SECOND + health.base_ejection / 100;
+        assert_eq!(end(Verdict::Nothing, until), (until + SECOND + pause, false));
+        assert_eq!(end(Verdict::Unsent, until), (until + SECOND, false));
+        assert!(end(Verdict::Good, until).1);
     }
 }

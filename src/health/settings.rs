@@ -11,19 +11,20 @@ use crate::error::ConfigError;
 /// row is *ejected*: no call is sent to it for a period. When that is over, one call at a
 /// time *tries* it; a success brings it back, a failure begins a longer period.
 ///
-/// | setting | default |
-/// |---|---|
-/// | `consecutive_failures` | 5 |
-/// | `base_ejection` | 10 s |
-/// | `max_ejection` | 300 s |
-/// | `growth` | 2 |
-/// | `jitter` | 0.2 |
-/// | `trial_successes` | 1 |
-/// | `max_ejected` | 1.0 |
-/// | `panic_below` | 0.0 |
-/// | `panic` | [`Panic::UseAll`] |
-/// | `drop_counts_after` | 1 s |
+/// | setting | default | accepted |
+/// |---|---|---|
+/// | `consecutive_failures` | 5 | 1 to 2^29 - 1 |
+/// | `base_ejection` | 10 s | above zero |
+/// | `max_ejection` | 300 s | `base_ejection` to a year |
+/// | `growth` | 2 | 1 to 1,000,000 |
+/// | `jitter` | 0.2 | 0 to 1 |
+/// | `trial_successes` | 1 | 1 and more |
+/// | `max_ejected` | 1.0 | 0 to 1; 0 ejects nobody |
+/// | `panic_below` | 0.0 | 0 to 1 |
+/// | `panic` | [`Panic::UseAll`] | |
+/// | `drop_counts_after` | 1 s | any; 0 counts every drop |
 ///
+/// A call ends when its response begins: what comes later, in a streamed body, is not judged.
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
 ///
 /// ```

@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+pub mod key;
 mod origin;
 #[cfg(feature = "reqwest")]
 mod reqwest;

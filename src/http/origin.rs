@@ -134,6 +134,9 @@ impl FromStr for Origin {
 
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let refuse = |problem| OriginError { text: text.to_owned(), problem };
+        if text.contains('#') {
+            return Err(refuse("has a fragment"));
+        }
         let uri: Uri = text.parse().map_err(|_| refuse("is no URL"))?;
         let Parts { scheme, authority, path_and_query, .. } = uri.into_parts();
         let scheme = scheme.ok_or_else(|| refuse("has no scheme"))?;
@@ -277,7 +280,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "h:1", "/path", "ftp://h", "http://", "http://u:p@h", "http://h/?q"] {
+        for text in
+            ["", "h:1", "/path", "ftp://h", "http://", "http://u:p@h", "http://h/?q", "http://h/#f"]
+        {
             let error = text.parse::<Origin>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

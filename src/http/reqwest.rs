@@ -2,11 +2,11 @@
 
 use std::task::{Context, Poll};
 
-use http::{HeaderValue, header::HOST};
+use http::{HeaderMap, HeaderValue, header::HOST};
 use reqwest::{Request, Url};
 use tower_service::Service;
 
-use super::{AtOrigin, Origin};
+use super::{AtOrigin, Origin, key::sealed::HttpRequest};
 
 impl<C: Service<Request>> Service<Request> for AtOrigin<C> {
     type Response = C::Response;
@@ -20,6 +20,24 @@ impl<C: Service<Request>> Service<Request> for AtOrigin<C> {
     fn call(&mut self, mut request: Request) -> C::Future {
         redirect(&self.origin, &mut request);
         self.client.call(request)
+    }
+}
+
+impl HttpRequest for Request {
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+
+    fn path(&self) -> &str {
+        self.url().path()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.url().query()
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.url().host_str()
     }
 }
 

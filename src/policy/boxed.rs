@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc};
 
-use super::{Choice, Pick, Policy, Turn, View};
+use super::{Choice, Claim, Pick, Policy, Turn, View};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
@@ -28,11 +28,12 @@ pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
     fn bound(&self) -> Option<f64>;
+    fn is_costly(&self, changes: usize) -> bool;
 }
 
 trait AnyTable<Req: ?Sized>: Send + Sync {
     fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice;
-    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize>;
+    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim;
     fn table(&self) -> &dyn Any;
 }
 
@@ -59,6 +60,10 @@ impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
     fn bound(&self) -> Option<f64> {
         P::bound(self)
     }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        P::is_costly(self, changes)
+    }
 }
 
 impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
@@ -66,8 +71,8 @@ impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
         self.policy.pick(&self.table, request, turn)
     }
 
-    fn owner(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.policy.owner(&self.table, request, open)
+    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        self.policy.claim(&self.table, request, open)
     }
 
     fn table(&self) -> &dyn Any {
@@ -85,6 +90,10 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
     fn bound(&self) -> Option<f64> {
         self.0.bound()
     }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        self.0.is_costly(changes)
+    }
 }
 
 impl<Req: ?Sized + 'static> Pick<Req> for BoxPolicy<Req> {
@@ -92,13 +101,8 @@ impl<Req: ?Sized + 'static> Pick<Req> for BoxPolicy<Req> {
         table.0.pick(request, turn)
     }
 
-    fn owner(
-        &self,
-        table: &Self::Table,
-        request: &Req,
-        open: &dyn Fn(usize) -> bool,
-    ) -> Option<usize> {
-        table.0.owner(request, open)
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        table.0.claim(request, open)
     }
 }
 

@@ -16,13 +16,14 @@ mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
 pub use keyed::{
-    Affinity, And, Fallback, HashMod, Key, KeyMap, Keyed, Maglev, Or, Owner, Rendezvous, Ring,
-    RingHash, Scores, Skipped, Slots, Spans, Structure,
+    Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, KeyedTable, Maglev, Or, Owner,
+    Rendezvous, Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
 };
 pub use random::{Random, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
 pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
 pub use smooth_weighted::{SmoothTable, SmoothWeighted};
+pub(crate) use turn::Gate;
 pub use turn::Turn;
 pub(crate) use view::FULL;
 pub use view::{Member, View};
@@ -44,6 +45,16 @@ pub trait Policy: Send + Sync + 'static {
     /// compiles anew.
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
 
+    /// Returns whether a compile after so many changes takes long: milliseconds, say.
+    ///
+    /// It is then made on a thread for blocking work, before the changes are applied, where
+    /// a tokio runtime has one. The table must not depend on who is eligible, nor on
+    /// capacities. Default: no.
+    fn is_costly(&self, changes: usize) -> bool {
+        let _ = changes;
+        false
+    }
+
     /// Returns the factor by which the load of each endpoint is bounded; see
     /// [`Keyed::bounded`]. Default: none.
     fn bound(&self) -> Option<f64> {
@@ -52,6 +63,10 @@ pub trait Policy: Send + Sync + 'static {
 }
 
 /// Makes one choice for a request of type `Req`.
+#[diagnostic::on_unimplemented(
+    message = "the policy `{Self}` cannot pick for requests of type `{Req}`",
+    note = "a key closure must take `&{Req}`; a policy of your own needs `impl Pick<{Req}>`"
+)]
 pub trait Pick<Req: ?Sized>: Policy {
     /// Chooses an endpoint for the request.
     ///
@@ -59,20 +74,27 @@ pub trait Pick<Req: ?Sized>: Policy {
     /// rotation, is not ready, or was tried before. A panic reaches the caller.
     fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice;
 
-    /// Returns whose request this is, health aside: of the members that are `open` (have a
-    /// weight), the one that would be chosen if all were healthy.
+    /// Returns which ejected endpoint this request may try, when a trial is due.
     ///
-    /// An ejected endpoint that is to be tried gets a request that belongs to it or to
-    /// nobody. Default: none, every request belongs to nobody.
-    fn owner(
-        &self,
-        table: &Self::Table,
-        request: &Req,
-        open: &dyn Fn(usize) -> bool,
-    ) -> Option<usize> {
+    /// `open` tells which members have a weight. A policy that keeps requests with endpoints
+    /// returns the one that would be chosen if all were healthy, so that a trial takes no
+    /// request from another. Default: [`Claim::Any`].
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
         let _ = (table, request, open);
-        None
+        Claim::Any
     }
+}
+
+/// Which endpoints a request may try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Claim {
+    /// Any: the request belongs to nobody.
+    Any,
+    /// Only the member at this index: the request belongs there.
+    Only(usize),
+    /// None: the policy will refuse the request.
+    None,
 }
 
 /// What a pick chose.
@@ -84,7 +106,7 @@ pub enum Choice {
     /// If it may not be picked now, the policy is asked again, and after a few times
     /// another member is taken. An index that is out of range is an error of the call.
     Member(usize),
-    /// Any eligible member: the balancer rotates over them.
+    /// Any eligible member: the balancer rotates over them, whatever their weights.
     Any,
     /// None: the call fails, for this reason.
     Refuse(&'static str),

@@ -4,10 +4,20 @@ use std::{cell::Cell, fmt};
 
 use super::ticket::Tickets;
 
+/// How a member stands to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// Out of service, at its bound, or unable to take this very request.
+    Closed,
+    /// The request was there before, or has better chances elsewhere.
+    Tried,
+    Welcome,
+}
+
 /// One pick's view of its snapshot, and its ticket.
 pub struct Turn<'a> {
     eligible: &'a [u32],
-    welcome: &'a dyn Fn(usize) -> bool,
+    gate: &'a dyn Fn(usize) -> Gate,
     tickets: &'a Tickets,
     ticket: Cell<Option<u64>>,
 }
@@ -16,10 +26,10 @@ impl<'a> Turn<'a> {
     #[inline]
     pub(crate) const fn new(
         eligible: &'a [u32],
-        welcome: &'a dyn Fn(usize) -> bool,
+        gate: &'a dyn Fn(usize) -> Gate,
         tickets: &'a Tickets,
     ) -> Self {
-        Self { eligible, welcome, tickets, ticket: Cell::new(None) }
+        Self { eligible, gate, tickets, ticket: Cell::new(None) }
     }
 
     /// Returns the number that this pick drew from the balancer's counter.
@@ -72,7 +82,14 @@ impl<'a> Turn<'a> {
     /// welcome. Others need not ask: they are asked again. Cost: O(1).
     #[must_use]
     pub fn welcomes(&self, index: usize) -> bool {
-        (self.welcome)(index)
+        (self.gate)(index) == Gate::Welcome
+    }
+
+    /// Returns whether the member at this index may be picked at this very moment, also if
+    /// the request was there before. Cost: O(1).
+    #[must_use]
+    pub fn admits(&self, index: usize) -> bool {
+        (self.gate)(index) != Gate::Closed
     }
 }
 

@@ -819,7 +819,7 @@ fn take(changes: &mut discover::Changes<&'static str, Direct<Site>>) -> Vec<Stri
     let mut next = task::spawn(changes);
     while let Poll::Ready(Some(Ok(change))) = next.poll_next() {
         taken.push(match change {
-            Change::Insert(key, endpoint) => format!("{key}{}", endpoint.set_weight()),
+            Change::Insert(key, endpoint) => format!("{key}{}", endpoint.get_weight()),
             Change::Remove(key) => format!("-{key}"),
         });
     }

@@ -151,6 +151,9 @@ impl<P: Pick<Ask>> KeyedBed<P> {
         let mut bed = Self { handle, driver, desks, balance: layer.layer(()) };
         set.iter().for_each(|&(name, weight)| bed.announce(name, weight));
         bed.drive();
+        if !set.is_empty() {
+            bed.drive_until_published(1);
+        }
         bed
     }
 
@@ -178,11 +181,25 @@ impl<P: Pick<Ask>> KeyedBed<P> {
 
     pub(crate) fn drive(&mut self) {
         // A poll takes a bounded number of changes.
-        for _ in 0..16 {
-            let mut nobody = Context::from_waker(Waker::noop());
-            let driver = self.driver.get_mut().unwrap().as_mut();
-            assert!(driver.poll(&mut nobody).is_pending());
+        (0..16).for_each(|_| self.poll_driver());
+    }
+
+    /// As [`drive`](Self::drive), in a runtime: there a costly table is compiled on another
+    /// thread, of which the end is waited for, within reason.
+    fn drive_until_published(&mut self, generation: u64) {
+        for _ in 0..1_000_000 {
+            self.poll_driver();
+            if self.balance.stats().generation > generation {
+                return;
+            }
+            std::thread::yield_now();
         }
+    }
+
+    fn poll_driver(&mut self) {
+        let mut nobody = Context::from_waker(Waker::noop());
+        let driver = self.driver.get_mut().unwrap().as_mut();
+        assert!(driver.poll(&mut nobody).is_pending());
     }
 
     pub(crate) fn unready(&self, name: &str, unready: bool) {
@@ -293,7 +310,7 @@ impl<P: Pick<Ask>> Pick<Ask> for Walks<P> {
         let mut walk = self.walk.lock().unwrap();
         walk.clear();
         let walk = std::cell::RefCell::new(walk);
-        self.policy.owner(table, ask, &|index| {
+        let _claim = self.policy.claim(table, ask, &|index| {
             walk.borrow_mut().push(index);
             false
         });

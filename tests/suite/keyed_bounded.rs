@@ -179,7 +179,6 @@ fn tried_and_full<S: Structure + Clone>(policy: KeyedBy<S>) {
 }
 
 #[test]
-#[ignore = "defect: with all tried, the first choice is taken beyond its bound, though others have room"]
 fn a_retry_keeps_the_bound_while_somebody_has_room() {
     each_keyed!(tried_and_full);
 }
@@ -214,13 +213,11 @@ fn keyless<S: Structure + Clone>(policy: KeyedBy<S>) {
 }
 
 #[test]
-#[ignore = "defect: requests without a key do not keep the bound"]
 fn requests_without_a_key_keep_the_bound() {
     each_keyed!(keyless);
 }
 
 #[test]
-#[ignore = "defect: under a bound, a retry without a key may go where it was"]
 fn retries_without_a_key_try_everybody() {
     let bed = KeyedBed::with(off(), RingHash::by(KEY).bounded(100.0), &ABC);
     for _ in 0..20 {
@@ -256,7 +253,6 @@ async fn the_ejected_have_no_share() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the call that tries an endpoint is not counted"]
 async fn a_trial_counts_like_any_call() {
     let builder = Builder::new().health(eject1());
     let mut bed = KeyedBed::with(builder, RingHash::by(KEY).bounded(1.0), &ABC[..2]);

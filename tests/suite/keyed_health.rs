@@ -92,7 +92,6 @@ fn bytes_of_an_ejection<P: Pick<Ask>>(policy: P) -> u64 {
 /// B47, B51: a flap of health changes no ring, so it must not cost one. A ring of a hundred is
 /// 144,000 bytes, and the table 262,148.
 #[test]
-#[ignore = "defect: each ejection and each return makes the whole structure anew, at the door"]
 fn b47_an_ejection_builds_no_ring() {
     let ring = bytes_of_an_ejection(RingHash::by(KEY));
     let maglev = bytes_of_an_ejection(Maglev::by(KEY));

@@ -14,7 +14,7 @@ fn peak<S: Structure>(map: &KeyMap<S>) -> f64 {
 }
 
 fn ring(points: u32, network_number: usize, n: usize) -> f64 {
-    peak(&RingHash::by(()).points(points).map(network(network_number, n)))
+    peak(&RingHash::on(()).points(points).map(network(network_number, n)))
 }
 
 /// The table in the documentation of `RingHash`: points, endpoints, the greatest share over
@@ -53,7 +53,7 @@ fn rings_of_every_size_are_even() {
 #[test]
 fn maglev_is_even_within_one_percent() {
     for n in (2..60).chain((60..=500).step_by(11)).chain([489]) {
-        let shares = Maglev::by(()).map(network(0, n));
+        let shares = Maglev::on(()).map(network(0, n));
         for (name, share) in shares.shares() {
             let ratio = share * n as f64;
             assert!((0.99..=1.01).contains(&ratio), "{n} endpoints: {name} {ratio}");

@@ -45,7 +45,7 @@ fn assert_only_b_lost(before: &Homes, without: &Homes) {
 
 /// What the map says before anything is deployed.
 fn foreseen() -> Homes {
-    let map = RingHash::by(()).map(NAMES.map(|name| (name, 1)));
+    let map = RingHash::on(()).map(NAMES.map(|name| (name, 1)));
     let home = |user| (user, map.owners(user_name(user).as_bytes())[0].to_owned());
     (0..USERS).map(home).collect()
 }

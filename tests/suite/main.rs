@@ -2,6 +2,10 @@
 //!
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
+mod adversary_lifetime;
+mod adversary_limits;
+mod adversary_waiting;
+mod adversary_weights;
 mod basics;
 mod bed;
 mod contract;

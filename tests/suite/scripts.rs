@@ -113,7 +113,7 @@ impl Model {
                     (member.failures, member.out) = (0, Some(now + PERIOD));
                 }
             }
-            _ if trial => member.out = Some(now),
+            _ if trial => member.out = Some(now + PERIOD / 100),
             _ => {}
         }
     }

@@ -71,6 +71,11 @@ impl<P: Pick<Fail>> Table<P> {
         self.drive();
     }
 
+    /// Removes an endpoint with the next change that is applied.
+    pub(crate) fn remove_later(&mut self, number: usize) {
+        self.handle.remove(&number);
+    }
+
     fn drive(&mut self) {
         // A poll takes a bounded number of changes.
         for _ in 0..16 {

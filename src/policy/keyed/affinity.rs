@@ -56,28 +56,42 @@ impl From<u64> for Key<'_> {
 
 /// Finds the key of a request.
 ///
-/// Implemented for closures `Fn(&Req) -> Option<Key>`. For HTTP see `http::key`.
+/// Implemented for closures `Fn(&Req) -> Option<Key>`. For HTTP see `http::key`; several are
+/// put together by [`Combine`].
 pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
     /// Returns the key, or none if the request has none.
     fn key<'a>(&self, request: &'a Req) -> Option<Key<'a>>;
+}
 
+/// Combines what finds keys; for every [`Affinity`].
+///
+/// ```
+/// use counterpoise::{Combine, Key, RingHash};
+///
+/// fn user(request: &(Option<String>, String)) -> Option<Key<'_>> {
+///     request.0.as_deref().map(Key::from)
+/// }
+///
+/// fn address(request: &(Option<String>, String)) -> Option<Key<'_>> {
+///     Some(request.1.as_str().into())
+/// }
+///
+/// let policy = RingHash::on(user.or(address));
+/// ```
+pub trait Combine: Sized {
     /// Combines two keys, in order. A part that is missing is left out; without any there is
     /// no key.
-    fn and<B: Affinity<Req>>(self, other: B) -> And<Self, B>
-    where
-        Self: Sized,
-    {
+    fn and<B>(self, other: B) -> And<Self, B> {
         And(self, other)
     }
 
     /// Takes the other key if this one is missing.
-    fn or<B: Affinity<Req>>(self, other: B) -> Or<Self, B>
-    where
-        Self: Sized,
-    {
+    fn or<B>(self, other: B) -> Or<Self, B> {
         Or(self, other)
     }
 }
+
+impl<A> Combine for A {}
 
 impl<F, Req: ?Sized> Affinity<Req> for F
 where
@@ -88,11 +102,11 @@ where
     }
 }
 
-/// Two keys combined; see [`Affinity::and`].
+/// Two keys combined; see [`Combine::and`].
 #[derive(Debug, Clone)]
 pub struct And<A, B>(A, B);
 
-/// One key or the other; see [`Affinity::or`].
+/// One key or the other; see [`Combine::or`].
 #[derive(Debug, Clone)]
 pub struct Or<A, B>(A, B);
 

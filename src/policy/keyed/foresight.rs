@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Keyed, Member, Structure};
-use crate::policy::FULL;
+use crate::{node::NodeState, policy::FULL};
 
 /// What a keyed policy makes of one set of names and weights: pure, and the same everywhere.
 ///
@@ -43,6 +43,17 @@ pub enum Skipped {
     Ejected,
 }
 
+impl Owner {
+    pub(crate) fn of(node: &NodeState, panic: bool) -> Self {
+        let skipped = match &node.standing {
+            standing if standing.is_drained() => Some(Skipped::Drained),
+            standing if standing.admit(panic).is_none() => Some(Skipped::Ejected),
+            _ => None,
+        };
+        Self { name: Arc::clone(&node.name), skipped }
+    }
+}
+
 impl<A, S: Structure + Clone> Keyed<A, S> {
     /// Maps a set of names and weights, in the order in which the endpoints would join.
     pub fn map<N: Into<Arc<str>>>(&self, set: impl IntoIterator<Item = (N, u32)>) -> KeyMap<S> {
@@ -60,6 +71,13 @@ impl<A, S: Structure + Clone> Keyed<A, S> {
 }
 
 impl<S: Structure> KeyMap<S> {
+    /// Returns the endpoint that owns a key. Cost: that of a pick.
+    #[must_use]
+    pub fn owner(&self, key: &[u8]) -> Option<&str> {
+        let index = self.structure.find(&self.map, key, |_| true)?;
+        self.members.get(index).map(Member::name)
+    }
+
     /// Returns the endpoints in the order in which they would be chosen for a key, each once.
     /// Those without weight are not in it. (nginx's order ends after 20 points.)
     #[must_use]

@@ -43,13 +43,13 @@ pub struct SpanMap {
     members: usize,
 }
 
-impl<A> HashMod<A> {
-    /// Creates the policy from what finds a request's key.
-    #[must_use]
-    pub const fn by(affinity: A) -> Self {
-        Self::new(affinity, Spans { nginx: false, hash: xxh64 })
+impl Default for Spans {
+    fn default() -> Self {
+        Self { nginx: false, hash: xxh64 }
     }
+}
 
+impl<A> HashMod<A> {
     /// Chooses as nginx's `hash …` (without `consistent`) does, bit for bit.
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order

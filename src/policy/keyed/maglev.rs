@@ -48,13 +48,13 @@ const SIZE: u32 = 65_537;
 
 const LARGEST: u32 = 5_000_011;
 
-impl<A> Maglev<A> {
-    /// Creates the policy from what finds a request's key.
-    #[must_use]
-    pub const fn by(affinity: A) -> Self {
-        Self::new(affinity, Slots { size: SIZE })
+impl Default for Slots {
+    fn default() -> Self {
+        Self { size: SIZE }
     }
+}
 
+impl<A> Maglev<A> {
     /// Sets the number of slots: a prime; other numbers are raised to the next one, and none
     /// is above 5,000,011. Default: 65,537.
     #[must_use]
@@ -65,7 +65,7 @@ impl<A> Maglev<A> {
 }
 
 fn prime(mut size: u32) -> u32 {
-    let is_prime = |n: u32| (2..).take_while(|d| d * d <= n).all(|d| n % d != 0);
+    let is_prime = |n: u32| (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     while !is_prime(size) {
         size += 1;
     }
@@ -140,6 +140,10 @@ impl sealed::Structure for Slots {
             fill(&mut slots, &mut fillers);
         }
         SlotMap { slots: slots.into(), members: members.len() }
+    }
+
+    fn is_costly(&self, _changes: usize) -> bool {
+        self.size > 10_000
     }
 
     fn find(

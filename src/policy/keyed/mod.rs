@@ -12,17 +12,20 @@ mod hash_mod;
 mod maglev;
 mod rendezvous;
 mod ring;
+mod ring_build;
 mod ring_points;
 mod seen;
 
-pub use affinity::{Affinity, And, Key, Or};
+pub use affinity::{Affinity, And, Combine, Key, Or};
 pub use foresight::{KeyMap, Owner, Skipped};
 pub use hash_mod::{HashMod, Spans};
 pub use maglev::{Maglev, Slots};
 pub use rendezvous::{Rendezvous, Scores};
 pub use ring::{Ring, RingHash};
 
-use super::{Choice, Member, Pick, Policy, Turn, View, rotate};
+use std::sync::Arc;
+
+use super::{Choice, Claim, Member, Pick, Policy, Turn, View, rotate};
 
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
@@ -66,6 +69,12 @@ pub(super) mod sealed {
         /// Maps keys to the members; those of weight zero own nothing.
         fn build(&self, members: &[Member], previous: Option<&Self::Map>) -> Self::Map;
 
+        /// Returns whether a map after so many changes takes milliseconds to build.
+        fn is_costly(&self, changes: usize) -> bool {
+            let _ = changes;
+            false
+        }
+
         /// Offers the members in the order of a key, each once, until one is accepted.
         fn find(
             &self,
@@ -83,11 +92,26 @@ pub(super) mod sealed {
     }
 }
 
-impl<A, S> Keyed<A, S> {
-    pub(crate) const fn new(affinity: A, structure: S) -> Self {
+impl<F, S: Structure + Default> Keyed<F, S> {
+    /// Creates the policy from a closure that finds a request's key.
+    pub fn by<Req: ?Sized>(key: F) -> Self
+    where
+        F: Fn(&Req) -> Option<Key<'_>> + Send + Sync + 'static,
+    {
+        Self::on(key)
+    }
+}
+
+impl<A, S: Structure + Default> Keyed<A, S> {
+    /// Creates the policy from an [`Affinity`], such as those in `http::key`.
+    #[must_use]
+    pub fn on(affinity: A) -> Self {
+        let structure = S::default();
         Self { affinity, structure, fallback: Fallback::Rotate, bound: None }
     }
+}
 
+impl<A, S> Keyed<A, S> {
     /// Sets what becomes of requests without a key. Default: [`Fallback::Rotate`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
@@ -115,11 +139,39 @@ impl<A, S> Keyed<A, S> {
     }
 }
 
-impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
-    type Table = S::Map;
+/// The table of a keyed policy: a map of the membership, which health does not change.
+#[derive(Debug)]
+pub struct KeyedTable<S: Structure> {
+    map: Arc<S::Map>,
+    /// Whom the map was made of.
+    members: Arc<[(u64, u32)]>,
+}
 
-    fn compile(&self, view: &View<'_>, previous: Option<&S::Map>) -> S::Map {
-        self.structure.build(view.members(), previous)
+impl<S: Structure> KeyedTable<S> {
+    fn is_of(&self, members: &[Member]) -> bool {
+        self.members.len() == members.len()
+            && members.iter().zip(&*self.members).all(|(m, &made)| (m.id, m.weight) == made)
+    }
+}
+
+impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
+    type Table = KeyedTable<S>;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
+        let members = view.members();
+        match previous.filter(|table| table.is_of(members)) {
+            Some(KeyedTable { map, members }) => {
+                KeyedTable { map: Arc::clone(map), members: Arc::clone(members) }
+            }
+            None => KeyedTable {
+                map: Arc::new(self.structure.build(members, previous.map(|table| &*table.map))),
+                members: members.iter().map(|member| (member.id, member.weight)).collect(),
+            },
+        }
+    }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        self.structure.is_costly(changes)
     }
 
     fn bound(&self) -> Option<f64> {
@@ -128,19 +180,40 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
 }
 
 impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
-    fn pick(&self, table: &S::Map, request: &Req, turn: &Turn<'_>) -> Choice {
+    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
         let Some(key) = self.affinity.key(request) else { return self.without_key(turn) };
-        let welcome = |index| turn.welcomes(index);
-        let found = self.structure.find(table, key.as_bytes(), welcome).or_else(|| {
-            let eligible = |index| turn.is_eligible(index);
-            self.structure.find(table, key.as_bytes(), eligible)
-        });
-        found.map_or(Choice::Any, Choice::Member)
+        let find = |accept: &dyn Fn(usize) -> bool| {
+            self.structure.find(&table.map, key.as_bytes(), accept)
+        };
+        self.structure
+            .find(&table.map, key.as_bytes(), |index| turn.welcomes(index))
+            // All were tried: from the start again; or all are at their bound.
+            .or_else(|| find(&|index| turn.admits(index)))
+            .or_else(|| find(&|index| turn.is_eligible(index)))
+            .map_or(Choice::Any, Choice::Member)
     }
 
-    fn owner(&self, table: &S::Map, request: &Req, open: &dyn Fn(usize) -> bool) -> Option<usize> {
-        let key = self.affinity.key(request)?;
-        self.structure.find(table, key.as_bytes(), open)
+    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
+        match self.affinity.key(request) {
+            Some(key) => {
+                let owner = self.structure.find(&table.map, key.as_bytes(), open);
+                owner.map_or(Claim::None, Claim::Only)
+            }
+            None if self.fallback == Fallback::Refuse => Claim::None,
+            None => Claim::Any,
+        }
+    }
+}
+
+impl<A, S: Structure> Keyed<A, S> {
+    /// Returns the indexes of the members in the order of a key.
+    pub(crate) fn walk(&self, table: &KeyedTable<S>, key: &[u8]) -> Vec<usize> {
+        let mut walk = Vec::new();
+        self.structure.find(&table.map, key, |index| {
+            walk.push(index);
+            false
+        });
+        walk
     }
 }
 

@@ -45,13 +45,13 @@ struct Bidder {
     seed: u64,
 }
 
-impl<A> Rendezvous<A> {
-    /// Creates the policy from what finds a request's key.
-    #[must_use]
-    pub const fn by(affinity: A) -> Self {
-        Self::new(affinity, Scores { hash: xxh64 })
+impl Default for Scores {
+    fn default() -> Self {
+        Self { hash: xxh64 }
     }
+}
 
+impl<A> Rendezvous<A> {
     /// Replaces the hash function. Default: xxHash64 with seed 0.
     #[must_use]
     pub fn hash_with(mut self, hash: fn(&[u8]) -> u64) -> Self {

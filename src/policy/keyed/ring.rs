@@ -2,7 +2,7 @@
 
 use super::{
     Keyed, Member,
-    circle::{Circle, Position},
+    circle::{Circle, Point, Position},
     ring_points::{self, Envoy, Haproxy},
     sealed,
     seen::Seen,
@@ -75,12 +75,16 @@ enum Kind {
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct RingMap {
-    circle: Circles,
-    sources: Box<[Source]>,
+    pub(super) circle: Circles,
+    /// The members, in order.
+    pub(super) sources: Box<[Source]>,
+    /// The index of the member for each slot: points name slots, which do not shift when
+    /// others leave.
+    pub(super) members: Box<[u32]>,
 }
 
 #[derive(Debug)]
-enum Circles {
+pub(super) enum Circles {
     Short(Circle<u32>),
     Long(Circle<u64>),
 }
@@ -91,15 +95,16 @@ pub(super) struct Source {
     pub(super) id: u64,
     pub(super) name: std::sync::Arc<str>,
     pub(super) weight: u32,
+    pub(super) slot: u32,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self { kind: Kind::Own, points: 160, most: 65_536, hash: xxh64 }
+    }
 }
 
 impl<A> RingHash<A> {
-    /// Creates the policy from what finds a request's key.
-    #[must_use]
-    pub const fn by(affinity: A) -> Self {
-        Self::new(affinity, Ring { kind: Kind::Own, points: 160, most: 65_536, hash: xxh64 })
-    }
-
     /// Sets how many points an endpoint owns for each unit of weight; none counts as one.
     /// Default: 160.
     #[must_use]
@@ -173,9 +178,14 @@ impl<A> RingHash<A> {
 }
 
 impl Ring {
-    fn points_of(&self, weight: u32) -> u32 {
+    /// Returns how many points a weight owns.
+    pub(super) fn count(&self, weight: u32) -> u32 {
         let points = u64::from(weight) * u64::from(self.points);
         u32::try_from(points.min(u64::from(self.most))).unwrap_or(self.most)
+    }
+
+    pub(super) fn hash(&self) -> fn(&[u8]) -> u64 {
+        self.hash
     }
 
     fn position(&self, key: &[u8]) -> u64 {
@@ -194,26 +204,22 @@ impl sealed::Structure for Ring {
     type Map = RingMap;
 
     fn build(&self, members: &[Member], previous: Option<&RingMap>) -> RingMap {
-        let source = |member: &Member| Source {
-            id: member.id,
-            name: member.name.clone(),
-            weight: member.weight,
-        };
-        let sources: Box<[Source]> = members.iter().map(source).collect();
-        let circle = match self.kind {
-            Kind::Own => {
-                let points = |weight| self.points_of(weight);
-                let former = previous.and_then(|map| match &map.circle {
-                    Circles::Short(circle) => Some((circle, &*map.sources)),
-                    Circles::Long(_) => None,
-                });
-                Circles::Short(ring_points::own(&sources, former, points, self.hash))
+        match self.kind {
+            Kind::Own => self.build_own(members, previous),
+            Kind::Nginx => {
+                RingMap::in_order(members, |sources| Circles::Short(ring_points::nginx(sources)))
             }
-            Kind::Nginx => Circles::Short(ring_points::nginx(&sources)),
-            Kind::Envoy(envoy) => Circles::Long(envoy.circle(&sources)),
-            Kind::Haproxy(haproxy) => Circles::Short(haproxy.circle(&sources)),
-        };
-        RingMap { circle, sources }
+            Kind::Envoy(envoy) => {
+                RingMap::in_order(members, |sources| Circles::Long(envoy.circle(sources)))
+            }
+            Kind::Haproxy(haproxy) => {
+                RingMap::in_order(members, |sources| Circles::Short(haproxy.circle(sources)))
+            }
+        }
+    }
+
+    fn is_costly(&self, changes: usize) -> bool {
+        changes.saturating_mul(self.points as usize) > 50_000 || !matches!(self.kind, Kind::Own)
     }
 
     #[inline]
@@ -224,23 +230,22 @@ impl sealed::Structure for Ring {
         mut accept: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
         let position = self.position(key);
-        let n = map.sources.len();
         match (&map.circle, self.kind) {
             (Circles::Short(circle), Kind::Haproxy(_)) => {
-                first(circle.nearest(position as u32), n, accept)
+                map.first(circle.nearest(position as u32), accept)
             }
             (Circles::Short(circle), Kind::Nginx) => {
-                first(circle.onwards(position as u32).take(NGINX_POINTS), n, accept)
+                map.first(circle.onwards(position as u32).take(NGINX_POINTS), accept)
             }
             (Circles::Short(circle), _) => {
                 let position = (position >> 32) as u32;
-                let owner = circle.owner(circle.successor(position))?;
+                let owner = map.member(circle.successor(position)?)?;
                 if accept(owner) {
                     return Some(owner);
                 }
-                first(circle.onwards(position), n, |next| next != owner && accept(next))
+                map.first(circle.onwards(position), |next| next != owner && accept(next))
             }
-            (Circles::Long(circle), _) => first(circle.onwards(position), n, accept),
+            (Circles::Long(circle), _) => map.first(circle.onwards(position), accept),
         }
     }
 
@@ -272,15 +277,46 @@ impl sealed::Structure for Ring {
     }
 }
 
-/// Offers each owner once.
-fn first(
-    owners: impl Iterator<Item = usize>,
-    members: usize,
-    mut accept: impl FnMut(usize) -> bool,
-) -> Option<usize> {
-    let mut seen = Seen::default();
-    let mut owners = owners;
-    owners.find(|&owner| seen.is_new(owner, members) && accept(owner))
+/// What a slot holds that no member has.
+const NOBODY: u32 = u32::MAX;
+
+impl RingMap {
+    /// Makes a map whose points name the members by their order.
+    pub(super) fn in_order(members: &[Member], circle: impl FnOnce(&[Source]) -> Circles) -> Self {
+        let source = |(slot, member): (u32, &Member)| Source::new(member, slot);
+        let sources: Box<[_]> = (0..).zip(members).map(source).collect();
+        Self::new(circle(&sources), sources)
+    }
+
+    pub(super) fn new(circle: Circles, sources: Box<[Source]>) -> Self {
+        let slots = sources.iter().map(|source| source.slot as usize + 1).max().unwrap_or(0);
+        let mut members = vec![NOBODY; slots];
+        for (index, source) in (0..).zip(&sources) {
+            members[source.slot as usize] = index;
+        }
+        Self { circle, sources, members: members.into() }
+    }
+
+    pub(super) fn member(&self, slot: u32) -> Option<usize> {
+        self.members.get(slot as usize).map(|&index| index as usize)
+    }
+
+    /// Offers each owner once.
+    fn first<'p, P: Position>(
+        &self,
+        points: impl Iterator<Item = &'p Point<P>>,
+        mut accept: impl FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        let mut seen = Seen::default();
+        let mut owners = points.filter_map(|&(_, slot)| self.member(slot));
+        owners.find(|&owner| seen.is_new(owner, self.sources.len()) && accept(owner))
+    }
+}
+
+impl Source {
+    pub(super) fn new(member: &Member, slot: u32) -> Self {
+        Self { id: member.id, name: member.name.clone(), weight: member.weight, slot }
+    }
 }
 
 /// The number of positions on the circle, in the units of arcs.
@@ -298,48 +334,37 @@ fn lengths(arcs: &Arcs) -> impl Iterator<Item = (u128, u128, usize)> {
 impl Ring {
     fn arcs(&self, map: &RingMap) -> Arcs {
         match &map.circle {
-            Circles::Short(circle) => arcs(circle, matches!(self.kind, Kind::Haproxy(_))),
-            Circles::Long(circle) => arcs(circle, false),
+            Circles::Short(circle) => arcs(map, circle, matches!(self.kind, Kind::Haproxy(_))),
+            Circles::Long(circle) => arcs(map, circle, false),
         }
     }
 }
 
-fn arcs<P: Position>(circle: &Circle<P>, nearest: bool) -> Arcs {
-    let unit = CIRCLE >> P::BITS;
+/// Returns the arcs from position 0 on. An owner's arc ends with its point, or, where the
+/// nearest point counts, halfway to the next.
+fn arcs<P: Position>(map: &RingMap, circle: &Circle<P>, nearest: bool) -> Arcs {
     let around = 1_u128 << P::BITS;
-    let points: Vec<u128> = circle.points().iter().map(|p| u128::from(p.to_u64())).collect();
+    let owned = |&(point, slot): &Point<P>| Some((u128::from(point.to_u64()), map.member(slot)?));
+    let points: Vec<_> = circle.points().filter_map(owned).collect();
     let (Some(&first), Some(&last)) = (points.first(), points.last()) else { return Vec::new() };
-    // The last position that belongs to what comes before a point: the point itself, or the
-    // one halfway to it.
-    let end = |from: u128, to: u128| if nearest { from + (to - from) / 2 } else { to };
-    let owners = circle.owners();
+    let following = points.iter().skip(1).copied().chain([(first.0 + around, first.1)]);
     let mut arcs = Arcs::new();
-    let mut push = |start: u128, owner: u32| {
-        if start < around {
-            arcs.push((start * unit, owner as usize));
-        }
-    };
-    for i in 0..points.len() {
-        let next = points.get(i + 1).copied().unwrap_or(first + around);
-        let following = owners[(i + 1) % owners.len()];
-        if !nearest {
-            push(points[i] + 1, following);
-        } else if end(points[i], next) + 1 < around {
-            push(end(points[i], next) + 1, following);
+    for (&(point, _), (next, owner)) in points.iter().zip(following) {
+        if nearest {
+            arcs.push((point + (next - point) / 2 + 1, owner));
+        } else if point + 1 < around {
+            arcs.push((point + 1, owner));
         }
     }
-    // What lies before the first start belongs to whoever owns the end of the circle, or to
-    // the first.
-    let before_first = if nearest && last + (first + around - last) / 2 >= around {
-        owners[owners.len() - 1]
-    } else {
-        owners[0]
-    };
-    if nearest && last + (first + around - last) / 2 >= around {
-        let turn = last + (first + around - last) / 2 + 1 - around;
-        arcs.push((turn * unit, owners[0] as usize));
+    // The last arc may begin beyond position 0, and then the one before reaches around.
+    let wrapped = arcs.last().filter(|(start, _)| *start >= around).copied();
+    match wrapped {
+        Some((start, owner)) => {
+            arcs.pop();
+            arcs.splice(0..0, [(0, last.1), (start - around, owner)]);
+        }
+        None => arcs.insert(0, (0, first.1)),
     }
-    arcs.push((0, before_first as usize));
-    arcs.sort_by_key(|&(start, _)| start);
-    arcs
+    let unit = CIRCLE >> P::BITS;
+    arcs.into_iter().map(|(start, owner)| (start * unit, owner)).collect()
 }

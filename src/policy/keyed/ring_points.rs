@@ -1,8 +1,9 @@
 //! Where the points of a ring are: our own way, and those of nginx, Envoy and HAProxy.
 
-use std::collections::HashMap;
-
-use super::{circle::Circle, ring::Source};
+use super::{
+    circle::{Circle, Point, Position},
+    ring::Source,
+};
 use crate::util::{
     hash::{avalanche, crc32, crc32_continued},
     random::splitmix64,
@@ -13,88 +14,22 @@ pub(super) const fn spread(hash: u64) -> u64 {
     splitmix64(hash)
 }
 
-/// Makes our own ring: by a merge if a former one has most of it.
+/// Returns the points of one endpoint: a stream of random numbers that only its name seeds.
 pub(super) fn own(
-    sources: &[Source],
-    former: Option<(&Circle<u32>, &[Source])>,
-    points_of: impl Fn(u32) -> u32,
+    name: &str,
+    points: u32,
     hash: fn(&[u8]) -> u64,
-) -> Circle<u32> {
-    let points = |source: &Source| {
-        // An endpoint's points are a stream of random numbers that only its name seeds.
-        let seed = spread(hash(source.name.as_bytes()));
-        (0..points_of(source.weight)).map(move |i| {
-            (splitmix64(seed.wrapping_add(u64::from(i).wrapping_mul(STREAM))) >> 32) as u32
-        })
-    };
-    let stays = former.map(|(_, former)| stays(former, sources)).unwrap_or_default();
-    let mut kept = vec![false; sources.len()];
-    stays.iter().flatten().for_each(|&index| kept[index as usize] = true);
-    let mut fresh = Vec::new();
-    for (index, source) in (0_u32..).zip(sources).filter(|(i, _)| !kept[*i as usize]) {
-        fresh.extend(points(source).map(|point| (point, index)));
-    }
-    sort(&mut fresh, sources);
-    match former {
-        Some((circle, _)) if kept.contains(&true) => merge(circle, &stays, &fresh, sources),
-        _ => circle(fresh),
-    }
+) -> impl Iterator<Item = u32> + use<> {
+    let seed = spread(hash(name.as_bytes()));
+    let point = move |i| splitmix64(seed.wrapping_add(u64::from(i).wrapping_mul(STREAM)));
+    (0..points).map(move |i| (point(i) >> 32) as u32)
 }
 
 /// An odd number that is not the step of the generator itself.
 const STREAM: u64 = 0xd134_2543_de82_ef95;
 
-/// Returns for each former index where the same endpoint with the same weight is now.
-fn stays(former: &[Source], sources: &[Source]) -> Vec<Option<u32>> {
-    let now: HashMap<u64, u32> = sources.iter().map(|source| source.id).zip(0..).collect();
-    let stay = |source: &Source| {
-        let index = *now.get(&source.id)?;
-        (sources[index as usize].weight == source.weight).then_some(index)
-    };
-    former.iter().map(stay).collect()
-}
-
-/// Sorts points; ties are broken by name.
-fn sort(points: &mut [(u32, u32)], sources: &[Source]) {
-    points.sort_unstable();
-    for ties in points.chunk_by_mut(|a, b| a.0 == b.0).filter(|ties| ties.len() > 1) {
-        ties.sort_by(|a, b| sources[a.1 as usize].name.cmp(&sources[b.1 as usize].name));
-    }
-}
-
-fn circle(points: Vec<(u32, u32)>) -> Circle<u32> {
-    let (points, owners): (Vec<_>, Vec<_>) = points.into_iter().unzip();
-    Circle::new(points.into(), owners.into())
-}
-
-/// Merges what stays of a former circle with fresh points, both sorted.
-fn merge(
-    former: &Circle<u32>,
-    stays: &[Option<u32>],
-    fresh: &[(u32, u32)],
-    sources: &[Source],
-) -> Circle<u32> {
-    let name = |index: u32| &sources[index as usize].name;
-    let before = |a: (u32, u32), b: (u32, u32)| {
-        a.0 < b.0 || (a.0 == b.0 && (name(a.1), a.1) < (name(b.1), b.1))
-    };
-    let mut points = Vec::with_capacity(former.len() + fresh.len());
-    let mut owners = Vec::with_capacity(former.len() + fresh.len());
-    let mut fresh = fresh.iter().copied().peekable();
-    for (&point, &owner) in former.points().iter().zip(former.owners()) {
-        let Some(owner) = stays.get(owner as usize).copied().flatten() else { continue };
-        while let Some(new) = fresh.next_if(|&new| before(new, (point, owner))) {
-            points.push(new.0);
-            owners.push(new.1);
-        }
-        points.push(point);
-        owners.push(owner);
-    }
-    for new in fresh {
-        points.push(new.0);
-        owners.push(new.1);
-    }
-    Circle::new(points.into(), owners.into())
+fn circle<P: Position>(points: &[Point<P>]) -> Circle<P> {
+    Circle::new(points.len(), || points.iter().copied(), |_| {})
 }
 
 /// nginx: a chain of CRC-32 for each server, 160 points for each unit of weight. Of equal
@@ -113,7 +48,7 @@ pub(super) fn nginx(sources: &[Source]) -> Circle<u32> {
     }
     points.sort_unstable();
     points.dedup_by_key(|point| point.0);
-    circle(points)
+    circle(&points)
 }
 
 /// Splits a server string where nginx does: at the last colon, if digits follow.
@@ -153,9 +88,7 @@ impl Envoy {
                 current += 1.0;
             }
         }
-        points.sort_unstable();
-        let (points, owners): (Vec<_>, Vec<_>) = points.into_iter().unzip();
-        Circle::new(points.into(), owners.into())
+        circle(&points)
     }
 }
 
@@ -175,7 +108,6 @@ impl Haproxy {
                 points.push((avalanche(key.wrapping_add(node)), index));
             }
         }
-        points.sort_unstable();
-        circle(points)
+        circle(&points)
     }
 }

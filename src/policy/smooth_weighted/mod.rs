@@ -7,7 +7,9 @@ mod tournament;
 
 use super::{Choice, Pick, Policy, Turn, View};
 use credits::Entry;
-use tape::Tape;
+use std::sync::Arc;
+
+use tape::{Start, Tape};
 
 /// Smooth weighted round robin: nginx's sequence, pick for pick, without a lock.
 ///
@@ -38,8 +40,9 @@ use tape::Tape;
 /// # Changes
 ///
 /// When endpoints join, leave, are ejected or return, or weights change, everybody keeps
-/// their credit; newcomers start with none, and what a leaver had is spread over the rest by
-/// weight. So nobody bursts and nobody starves, however often the set changes. A fresh
+/// their credit; newcomers start with none, and what a leaver was owed is spread over the rest
+/// by weight. What a leaver was ahead, up to one pick, the next newcomers take over. So nobody
+/// bursts and nobody starves, however often the set changes. A fresh
 /// balancer starts with credits within half a pick, scattered at random, so that many
 /// clients do not march in step; with [`starting_at`](crate::Builder::starting_at) it starts
 /// without credit, as nginx does.
@@ -53,7 +56,8 @@ use tape::Tape;
 /// the heads play a tournament. Cycles of up to 65,536 picks are made once and then repeat;
 /// longer ones are compiled anew every 65,536 picks.
 ///
-/// A rebuild costs O(n) for the writer, and O(n log n) for the first call after it. Memory:
+/// A rebuild costs O(n) for the writer, and O(n log n) for the first call after it, which
+/// also replays what was picked since the change before. Memory:
 /// at most 256 KiB for the sequence, and about 150 bytes per endpoint.
 ///
 /// ```
@@ -72,7 +76,7 @@ pub struct SmoothWeighted;
 /// The table of [`SmoothWeighted`].
 #[derive(Debug)]
 pub struct SmoothTable {
-    tape: Tape,
+    tape: Arc<Tape>,
 }
 
 impl SmoothWeighted {
@@ -87,15 +91,22 @@ impl Policy for SmoothWeighted {
     type Table = SmoothTable;
 
     fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
-        let mut entries = Entry::of(view);
-        let former = previous.map(|table| &table.tape).filter(|tape| !tape.entries().is_empty());
-        match (former, view.random_start()) {
-            (Some(tape), _) => credits::carry(&tape.credits(), tape.total(), &mut entries),
-            (None, Some(seed)) => credits::scatter(&mut entries, seed),
-            (None, None) => {}
+        let former = previous.map(|table| &table.tape).filter(|tape| !tape.is_empty());
+        let start = match (former, view.random_start()) {
+            (Some(tape), _) => {
+                // Settled, so that tapes nobody has picked from do not form a chain.
+                tape.start();
+                Start::Former(Arc::clone(tape))
+            }
+            (None, Some(seed)) => Start::Scattered(seed),
+            (None, None) => Start::Nothing,
+        };
+        let tape = Tape::new(Entry::of(view), start);
+        if view.eligible().len() < 2 {
+            // Nobody will pick from it: let go of the former one now.
+            tape.start();
         }
-        let tape = Tape::new(entries);
-        SmoothTable { tape }
+        SmoothTable { tape: Arc::new(tape) }
     }
 }
 

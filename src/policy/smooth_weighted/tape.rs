@@ -1,12 +1,12 @@
 //! A stretch of the sequence, made in blocks when they are needed.
 
 use std::sync::{
-    Mutex, OnceLock,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
 use super::{
-    credits::{Entry, FINE, total},
+    credits::{self, Credits, Entry, FINE, total},
     queues::Queues,
 };
 use crate::util::{lock, padded::Padded};
@@ -22,10 +22,23 @@ pub(super) struct Tape {
     blocks: Box<[OnceLock<Box<[u32]>>]>,
     /// Set once the whole tape is made: whether it ends as it began.
     repeats: OnceLock<bool>,
-    entries: Box<[Entry]>,
+    /// Without credits.
+    entries: Vec<Entry>,
     total: i128,
+    start: Mutex<Start>,
+    /// The credits at the start, once they are needed: whatever was picked from the former
+    /// tape until then is in them, also what was picked while this one was compiled.
+    credits: OnceLock<Credits>,
     /// Makes the blocks, one after the other.
     maker: Mutex<Maker>,
+}
+
+/// Where the credits at the start come from.
+#[derive(Debug)]
+pub(super) enum Start {
+    Nothing,
+    Scattered(u64),
+    Former(Arc<Tape>),
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +55,7 @@ const SHORTEST: u64 = 1_024;
 const LONGEST: u64 = 65_536;
 
 impl Tape {
-    pub(super) fn new(entries: Vec<Entry>) -> Self {
+    pub(super) fn new(entries: Vec<Entry>, start: Start) -> Self {
         let total = total(&entries);
         let length = length(total);
         let blocks = (length as usize).div_ceil(BLOCK);
@@ -51,18 +64,29 @@ impl Tape {
             length,
             blocks: (0..blocks).map(|_| OnceLock::new()).collect(),
             repeats: OnceLock::new(),
-            entries: entries.into(),
+            entries,
             total,
+            start: Mutex::new(start),
+            credits: OnceLock::new(),
             maker: Mutex::default(),
         }
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
-    pub(super) fn total(&self) -> i128 {
-        self.total
+    /// Returns the credits at the start. Mostly settled by the first pick; the former tape is
+    /// let go of then.
+    pub(super) fn start(&self) -> &Credits {
+        self.credits.get_or_init(|| {
+            let entries = self.entries.clone();
+            match std::mem::replace(&mut *lock(&self.start), Start::Nothing) {
+                Start::Nothing => Credits::none(entries),
+                Start::Scattered(seed) => credits::scatter(entries, seed),
+                Start::Former(tape) => tape.credits().carry(entries),
+            }
+        })
     }
 
     /// Takes the next pick: an index of a member. None if the tape is used up.
@@ -96,7 +120,7 @@ impl Tape {
         let mut maker = lock(&self.maker);
         while maker.made < blocks {
             let left = self.length as usize - maker.made * BLOCK;
-            let queues = maker.queues.get_or_insert_with(|| Queues::new(&self.entries));
+            let queues = maker.queues.get_or_insert_with(|| Queues::new(&self.start().entries));
             let picks = std::iter::from_fn(|| queues.next()).take(left.min(BLOCK));
             let block = picks.map(|place| self.entries[place as usize].index).collect();
             let _ = self.blocks[maker.made].set(block);
@@ -128,19 +152,21 @@ impl Tape {
         self.entries.iter().map(|entry| by_index[entry.index as usize]).collect()
     }
 
-    /// Returns the entries with the credits they have after what was picked so far.
-    pub(super) fn credits(&self) -> Vec<Entry> {
+    /// Returns the credits after what was picked so far.
+    fn credits(&self) -> Credits {
         let drawn = self.cursor.load(Ordering::Relaxed);
-        let position =
-            if drawn < self.length { drawn } else { self.wrap(drawn).unwrap_or(self.length) };
-        self.make((position as usize).div_ceil(BLOCK));
-        let counts = self.counts(position);
-        let credit = |entry: &Entry, count: u64| {
-            let due = i128::from(entry.weight) * i128::from(position);
-            entry.credit + (due - self.total * i128::from(count)) * FINE
+        let position = match drawn {
+            0 => return self.start().clone(),
+            drawn if drawn < self.length => drawn,
+            drawn => self.wrap(drawn).unwrap_or(self.length),
         };
-        let with_credit = |(entry, count)| Entry { credit: credit(entry, count), ..*entry };
-        self.entries.iter().zip(counts).map(with_credit).collect()
+        self.make((position as usize).div_ceil(BLOCK));
+        let mut credits = self.start().clone();
+        for (entry, count) in credits.entries.iter_mut().zip(self.counts(position)) {
+            let due = i128::from(entry.weight) * i128::from(position);
+            entry.credit += (due - self.total * i128::from(count)) * FINE;
+        }
+        credits
     }
 }
 
