@@ -140,7 +140,7 @@ fn history_plays_no_part<S: Structure + Clone>(policy: KeyedBy<S>, set: &Set, ch
 }
 
 proptest! {
-    #![proptest_config(cases(2_000))]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn the_ring_is_a_function_of_the_set(set in set(10), turn in any::<usize>()) {
@@ -170,7 +170,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn history_plays_no_part_in_any_structure(set in set(8), changes in changes()) {
@@ -193,7 +193,7 @@ proptest! {
 
 /// Asserts what the shares say against what so many keys do.
 fn shares_are_what_keys_do<S: Structure + Clone>(policy: &KeyedBy<S>, set: &[(&str, u32)]) {
-    let keys = keys(40_000);
+    let keys = keys(10_000);
     let owners = firsts(policy, set, &keys);
     let map = policy.map(set.iter().copied());
     let sum: f64 = map.shares().iter().map(|(_, share)| share).sum();
@@ -214,7 +214,7 @@ fn moved_is_what_keys_do<S: Structure + Clone>(
     from: &[(&str, u32)],
     to: &[(&str, u32)],
 ) {
-    let keys = keys(40_000);
+    let keys = keys(10_000);
     let (before, after) = (firsts(policy, from, &keys), firsts(policy, to, &keys));
     let counted = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64;
     let sampled = counted / keys.len() as f64;
