@@ -125,7 +125,7 @@ impl<A, S> Keyed<A, S> {
     /// `ceil(factor × (running + 1) × share)` calls, its share being that of its weight
     /// among the eligible. The bound is exact, also under concurrency: calls are admitted
     /// one at a time, under a short lock. With everybody at the bound, the first choice is
-    /// taken. Typical factors are 1.25 to 2; anything below 1, or no number, counts as 1.
+    /// taken; and if that is not ready, another beyond its bound rather than none. Typical factors are 1.25 to 2; anything below 1, or no number, counts as 1.
     /// Default: no bound. (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with
     /// bounded loads", 2018.)
     #[must_use]

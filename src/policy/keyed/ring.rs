@@ -81,6 +81,8 @@ pub struct RingMap {
     /// The index of the member for each slot: points name slots, which do not shift when
     /// others leave.
     pub(super) members: Box<[u32]>,
+    /// How many members own points.
+    pub(super) owning: usize,
 }
 
 #[derive(Debug)]
@@ -134,7 +136,8 @@ impl<A> RingHash<A> {
     /// Chooses as nginx's `hash … consistent` does, for names like its server strings
     /// (`10.0.0.1:8080`).
     ///
-    /// As in nginx an endpoint that may not be picked is passed over point by point, and
+    /// Weights above 6,553 count as 6,553, or a ring would have no bounds. As in nginx an
+    /// endpoint that may not be picked is passed over point by point, and
     /// after 20 points the endpoints take turns (nginx: by weight).
     #[must_use]
     pub fn nginx(mut self) -> Self {
@@ -294,7 +297,8 @@ impl RingMap {
         for (index, source) in (0..).zip(&sources) {
             members[source.slot as usize] = index;
         }
-        Self { circle, sources, members: members.into() }
+        let owning = sources.iter().filter(|source| source.weight > 0).count();
+        Self { circle, sources, members: members.into(), owning }
     }
 
     pub(super) fn member(&self, slot: u32) -> Option<usize> {
@@ -308,8 +312,20 @@ impl RingMap {
         mut accept: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
         let mut seen = Seen::default();
+        let mut left = self.owning;
         let mut owners = points.filter_map(|&(_, slot)| self.member(slot));
-        owners.find(|&owner| seen.is_new(owner, self.sources.len()) && accept(owner))
+        // Not beyond the last owner: there may be many points left.
+        let mut next = || {
+            while left > 0 {
+                let owner = owners.next()?;
+                if seen.is_new(owner, self.sources.len()) {
+                    left -= 1;
+                    return Some(owner);
+                }
+            }
+            None
+        };
+        std::iter::from_fn(&mut next).find(|&owner| accept(owner))
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn nginx(sources: &[Source]) -> Circle<u32> {
         let base = [host.as_bytes(), &[0], port.as_bytes()].concat();
         let base = crc32(&base);
         let mut point = 0_u32;
-        for _ in 0..u64::from(source.weight) * 160 {
+        for _ in 0..source.weight.min(6_553) * 160 {
             point = crc32_continued(base, &point.to_le_bytes());
             points.push((point, index));
         }
