@@ -43,7 +43,7 @@ pub(crate) struct Hub<T, P: Policy> {
     pub(crate) progress: Progress,
     launcher: Launcher,
     /// Calls that run, if the policy bounds their number per endpoint.
-    pub(crate) loads: Option<Arc<Loads>>,
+    pub(crate) loads: Option<Loads>,
     /// Calls that wait for an endpoint.
     pub(crate) waiting: AtomicUsize,
     /// Rings whenever a waiting call should look again.
@@ -94,7 +94,7 @@ impl<T, P: Policy> Hub<T, P> {
             due: AtomicU64::new(NEVER),
             publish_due: AtomicU64::new(NEVER),
             origin: now,
-            loads: policy.bound().map(|factor| Arc::new(Loads::new(factor))),
+            loads: policy.bound().map(Loads::new),
             policy,
             tickets: Tickets::new(first_ticket, seed),
             settings,
@@ -354,6 +354,12 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
     fn limits(&self) -> Limits {
         let health = &self.settings.health;
         Limits { threshold: health.threshold(), drop_age: health.drop_age() }
+    }
+
+    fn release(&self, id: u64) {
+        if let Some(loads) = &self.loads {
+            loads.release(id);
+        }
     }
 
     fn eject(&self, id: u64, period: Period, now: Instant) {

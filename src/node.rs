@@ -48,6 +48,9 @@ pub(crate) trait Door: Send + Sync + std::fmt::Debug {
     /// Settings that are needed beside the way of a call.
     fn limits(&self) -> Limits;
 
+    /// A call that counts towards a bound is over.
+    fn release(&self, id: u64);
+
     /// The endpoint has failed as often as it may.
     fn eject(&self, id: u64, period: Period, now: Instant);
 

@@ -119,7 +119,7 @@ impl<T, P: Policy> Hub<T, P> {
         let mut guard = InFlight::new(Arc::clone(&node.state), period, true, now);
         if let Some(loads) = &self.loads {
             loads.lock().add(node.state.id);
-            guard = guard.holding(Arc::clone(loads));
+            guard = guard.bounded();
         }
         Some(seat(guard, &node.target, attach))
     }
@@ -179,7 +179,7 @@ impl<T, P: Policy> Hub<T, P> {
         held.add(node.state.id);
         drop(held);
         let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
-        Ok((node, guard.holding(Arc::clone(loads))))
+        Ok((node, guard.bounded()))
     }
 
     /// Picks an endpoint, one that has room if there is any.

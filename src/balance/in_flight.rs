@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    bounds::Loads,
     health::{Outcome, standing::Period},
     node::{Door, Ending, NodeState, Verdict},
 };
@@ -26,8 +25,8 @@ pub(crate) struct InFlight {
     parked: bool,
     stage: Stage,
     started: Instant,
-    /// Where the call is counted, if loads are bounded.
-    loads: Option<Arc<Loads>>,
+    /// The call counts towards a bound.
+    bounded: bool,
 }
 
 /// A period and a version of the service: what a call avoids, it avoids on that occasion.
@@ -54,13 +53,13 @@ impl InFlight {
             parked: false,
             stage: Stage::Chosen,
             started: now,
-            loads: None,
+            bounded: false,
         }
     }
 
-    /// Notes that the call is counted there until it ends.
-    pub(crate) fn holding(mut self, loads: Arc<Loads>) -> Self {
-        self.loads = Some(loads);
+    /// Notes that the call counts towards a bound until it ends.
+    pub(crate) fn bounded(mut self) -> Self {
+        self.bounded = true;
         self
     }
 
@@ -201,8 +200,10 @@ impl Drop for InFlight {
     #[inline]
     fn drop(&mut self) {
         self.unpark();
-        if let Some(loads) = &self.loads {
-            loads.release(self.node.id);
+        if self.bounded
+            && let Some(door) = self.node.door.upgrade()
+        {
+            door.release(self.node.id);
         }
         match self.stage {
             Stage::Closed => {}
