@@ -2,25 +2,20 @@
 
 use std::{
     future::Future,
-    panic::catch_unwind,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::{
-    runtime::Handle,
-    sync::futures::OwnedNotified,
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::{sync::futures::OwnedNotified, time::Instant};
 use tower_service::Service;
 
 use super::{
     attempts::Attempts,
     avoid::Avoid,
     choose::{Missed, Seat},
+    patience::{Alarm, Clock, Place},
 };
 use crate::{
     discover::progress::Told,
@@ -55,19 +50,6 @@ where
 
 /// A seat whose service is ready, and the request for it.
 type Departure<S, Req> = (Seat<S>, Req);
-
-/// Since when the call waits, and until when.
-#[derive(Default)]
-struct Clock {
-    /// Since when it waits for endpoints, and since when for one that is ready.
-    since: [Option<Instant>; 2],
-    /// What was due when it last woke: the call has looked at that, and need not again.
-    seen: Option<Instant>,
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-/// One of the places for waiting calls.
-struct Place<T, P: Policy>(Arc<Hub<T, P>>);
 
 /// An endpoint's service that is not ready, until it is.
 struct Readying<S, Req> {
@@ -276,66 +258,6 @@ const ENDED: &str = "a wait that ended is not polled again";
 
 fn too_many(counts: Counts) -> Error {
     Error::unavailable(ErrorKind::TooManyWaiting, counts, None)
-}
-
-/// What ended a sleep.
-enum Alarm {
-    /// Something is due that may end the wait: the trial of an ejected endpoint.
-    Due,
-    Patience,
-}
-
-impl Clock {
-    /// Sleeps until patience ends or something is due. Outside a tokio runtime there is no
-    /// clock to wake by, and patience has no end.
-    fn poll(
-        &mut self,
-        patience: Duration,
-        parked: bool,
-        due: Option<Instant>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Alarm> {
-        if Handle::try_current().is_err() {
-            return Poll::Pending;
-        }
-        let end = *self.since[usize::from(parked)].get_or_insert_with(Instant::now) + patience;
-        let due = due.filter(|&due| self.seen.is_none_or(|seen| due > seen));
-        let until = due.map_or(end, |due| due.min(end));
-        if self.sleep.is_none() {
-            self.sleep = sleep(until);
-        }
-        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
-        if sleep.deadline() != until {
-            sleep.as_mut().reset(until);
-        }
-        ready!(sleep.as_mut().poll(cx));
-        if until < end {
-            self.seen = due;
-            return Poll::Ready(Alarm::Due);
-        }
-        Poll::Ready(Alarm::Patience)
-    }
-}
-
-/// Returns a timer; none in a runtime that has no time driver, of which tokio tells only by
-/// a panic.
-fn sleep(until: Instant) -> Option<Pin<Box<Sleep>>> {
-    catch_unwind(|| Box::pin(sleep_until(until))).ok()
-}
-
-impl<T, P: Policy> Place<T, P> {
-    fn take(hub: &Arc<Hub<T, P>>) -> Option<Self> {
-        let most = hub.settings.max_waiting;
-        let more = |waiting| (waiting < most).then_some(waiting + 1);
-        let took = hub.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        took.ok().map(|_| Self(Arc::clone(hub)))
-    }
-}
-
-impl<T, P: Policy> Drop for Place<T, P> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// Nothing in it is ever pinned.

@@ -12,6 +12,7 @@ mod hash_mod;
 mod maglev;
 mod rendezvous;
 mod ring;
+mod ring_arcs;
 mod ring_build;
 mod ring_points;
 mod seen;

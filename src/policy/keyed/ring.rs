@@ -3,6 +3,7 @@
 use super::{
     Keyed, Member,
     circle::{Circle, Point, Position},
+    ring_arcs::{CIRCLE, lengths},
     ring_points::{self, Envoy, Haproxy},
     sealed,
     seen::Seen,
@@ -57,14 +58,14 @@ pub type RingHash<A> = Keyed<A, Ring>;
 /// The structure of [`RingHash`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
-    kind: Kind,
+    pub(super) kind: Kind,
     points: u32,
     most: u32,
     hash: fn(&[u8]) -> u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Own,
     Nginx,
     Envoy(Envoy),
@@ -333,54 +334,4 @@ impl Source {
     pub(super) fn new(member: &Member, slot: u32) -> Self {
         Self { id: member.id, name: member.name.clone(), weight: member.weight, slot }
     }
-}
-
-/// The number of positions on the circle, in the units of arcs.
-const CIRCLE: u128 = 1 << 64;
-
-/// Where an owner's part of the circle begins; it ends where the next begins.
-type Arcs = Vec<(u128, usize)>;
-
-/// Returns start, end and owner of each arc.
-fn lengths(arcs: &Arcs) -> impl Iterator<Item = (u128, u128, usize)> {
-    let ends = arcs.iter().skip(1).map(|&(start, _)| start).chain([CIRCLE]);
-    arcs.iter().zip(ends).map(|(&(start, owner), end)| (start, end, owner))
-}
-
-impl Ring {
-    fn arcs(&self, map: &RingMap) -> Arcs {
-        match &map.circle {
-            Circles::Short(circle) => arcs(map, circle, matches!(self.kind, Kind::Haproxy(_))),
-            Circles::Long(circle) => arcs(map, circle, false),
-        }
-    }
-}
-
-/// Returns the arcs from position 0 on. An owner's arc ends with its point, or, where the
-/// nearest point counts, halfway to the next.
-fn arcs<P: Position>(map: &RingMap, circle: &Circle<P>, nearest: bool) -> Arcs {
-    let around = 1_u128 << P::BITS;
-    let owned = |&(point, slot): &Point<P>| Some((u128::from(point.to_u64()), map.member(slot)?));
-    let points: Vec<_> = circle.points().filter_map(owned).collect();
-    let (Some(&first), Some(&last)) = (points.first(), points.last()) else { return Vec::new() };
-    let following = points.iter().skip(1).copied().chain([(first.0 + around, first.1)]);
-    let mut arcs = Arcs::new();
-    for (&(point, _), (next, owner)) in points.iter().zip(following) {
-        if nearest {
-            arcs.push((point + (next - point) / 2 + 1, owner));
-        } else if point + 1 < around {
-            arcs.push((point + 1, owner));
-        }
-    }
-    // The last arc may begin beyond position 0, and then the one before reaches around.
-    let wrapped = arcs.last().filter(|(start, _)| *start >= around).copied();
-    match wrapped {
-        Some((start, owner)) => {
-            arcs.pop();
-            arcs.splice(0..0, [(0, last.1), (start - around, owner)]);
-        }
-        None => arcs.insert(0, (0, first.1)),
-    }
-    let unit = CIRCLE >> P::BITS;
-    arcs.into_iter().map(|(start, owner)| (start * unit, owner)).collect()
 }

@@ -1,9 +1,10 @@
 //! What all clones of a balancer share: the published snapshot, and the door through which
 //! everything goes that changes it.
 
+mod publish;
+
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -21,8 +22,8 @@ use crate::{
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     node::{Door, Limits, Node, NodeState, Verdict},
-    nodes::{Changes, Nodes},
-    policy::{Member, Policy, View, ticket::Tickets},
+    nodes::Nodes,
+    policy::{Policy, ticket::Tickets},
     settings::Settings,
     snapshot::Snapshot,
     util::{drop_users, lock},
@@ -242,96 +243,6 @@ impl<T, P: Policy> Hub<T, P> {
         drop_users(former);
     }
 
-    fn settle(
-        &self,
-        room: &mut Room<T>,
-        change: Change,
-        table: Option<P::Table>,
-        now: Instant,
-    ) -> Option<Former<T, P>> {
-        let ripe = room.gathered > 0 && now >= room.published + GATHER;
-        let publish = match change {
-            Change::Nothing => ripe,
-            Change::Health => ripe || !self.may_gather(room, now),
-            Change::Members => true,
-        };
-        let former = if publish {
-            self.publish(room, table, now)
-        } else {
-            room.gathered += usize::from(change == Change::Health);
-            None
-        };
-        self.set_due(room);
-        former
-    }
-
-    /// Returns whether a transition may wait for others: in a large set that was published a
-    /// moment ago, while few picks land on a closed gate.
-    fn may_gather(&self, room: &Room<T>, now: Instant) -> bool {
-        let snapshot = self.snapshot.load();
-        snapshot.nodes.len() > SMALL
-            && now < room.published + GATHER
-            && (snapshot.eligible.is_empty() || room.gathered * 8 < snapshot.eligible.len())
-            && room.roster.is_panic() == room.panic
-    }
-
-    /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
-    fn publish(
-        &self,
-        room: &mut Room<T>,
-        table: Option<P::Table>,
-        now: Instant,
-    ) -> Option<Former<T, P>> {
-        let former = self.snapshot.load_full();
-        let roster = &room.roster;
-        let (eligible, panic) = roster.eligible();
-        let view = View::new(roster.members(), &eligible, self.random_start());
-        let Some(table) = table.or_else(|| self.compile(&view, former.table.as_ref())) else {
-            // Not due any more: the next change compiles anew, not every call.
-            (room.published, room.gathered) = (now, 0);
-            return Some(former);
-        };
-        let table = Some(table);
-        let nodes = match roster.unpublished.is_empty() {
-            true => former.nodes.clone(),
-            false => former.nodes.next(roster.nodes(), &roster.unpublished),
-        };
-        let generation = former.generation + 1;
-        let counts = roster.counts();
-        let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
-        let next = Snapshot { generation, nodes, eligible, shares, panic, counts, table };
-        self.snapshot.store(Arc::new(next));
-        room.panic = room.roster.is_panic();
-        room.roster.unpublished = Changes::default();
-        self.progress.policy_compiled();
-        (room.published, room.gathered) = (now, 0);
-        Some(former)
-    }
-
-    /// Compiles a table; none if the policy panics.
-    fn compile(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
-        let compile = || self.policy.compile(view, former);
-        match catch_unwind(AssertUnwindSafe(compile)) {
-            Ok(table) => Some(table),
-            Err(payload) => {
-                self.progress.policy_panicked(payload.as_ref());
-                None
-            }
-        }
-    }
-
-    /// Compiles a table ahead, outside the door, for members that are planned.
-    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
-        let open = (0..).zip(members).filter(|(_, member)| member.is_open());
-        let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
-        let view = View::new(members, &eligible, self.random_start());
-        self.compile(&view, self.snapshot.load_full().table.as_ref())
-    }
-
-    fn random_start(&self) -> Option<u64> {
-        self.settings.starting_at.is_none().then(|| self.tickets.seed())
-    }
-
     fn set_due(&self, room: &Room<T>) {
         let gathered = (room.gathered > 0).then(|| room.published + GATHER);
         let publish = gathered.map_or(NEVER, |at| self.since_origin(at));
@@ -375,16 +286,6 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
         // Its place, or the time of the next trial, is news for waiting calls.
         self.bell.notify_waiters();
     }
-}
-
-/// Returns each member's share of the effective weights of the eligible.
-fn shares(view: &View<'_>) -> Box<[f64]> {
-    let total: f64 = view.shares().map(|(_, _, share)| share as f64).sum();
-    let mut shares = vec![0.0; view.members().len()];
-    for (index, _, share) in view.shares() {
-        shares[index as usize] = share as f64 / total;
-    }
-    shares.into()
 }
 
 const fn health(changed: bool) -> Change {

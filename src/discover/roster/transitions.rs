@@ -1,0 +1,107 @@
+//! Transitions of one endpoint's health.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Roster;
+use crate::{
+    health::{
+        ejection::Stage,
+        standing::{Period, State},
+    },
+    node::{Node, NodeState, Verdict},
+};
+
+impl<T> Roster<T> {
+    /// Ejects an endpoint that has failed often enough, if the limit allows it.
+    pub(crate) fn eject(&mut self, id: u64, period: Period, now: Instant) -> bool {
+        let Some(i) = self.find_in(id, period) else { return false };
+        let limit = self.health.ejection_limit(self.tally.candidates);
+        let drained = !self.members[i].is_open();
+        let allowed = drained || self.tally.ejected < limit;
+        if !allowed || !self.nodes[i].state.standing.eject(period, self.health.threshold()) {
+            return false;
+        }
+        self.members[i].healthy = false;
+        self.tally.ejected += usize::from(!drained);
+        self.take_out(i, now);
+        true
+    }
+
+    fn take_out(&mut self, i: usize, now: Instant) {
+        let until = self.records[i].record.eject(now, &self.health, &mut self.random);
+        if self.members[i].is_open() {
+            self.queue.insert((until, self.members[i].id));
+        }
+    }
+
+    /// Brings an endpoint back that succeeded although it is ejected.
+    pub(crate) fn recover(&mut self, id: u64, period: Period, now: Instant) -> bool {
+        match self.find_in(id, period) {
+            Some(i) if !self.members[i].healthy => {
+                self.bring_back(i, now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn bring_back(&mut self, i: usize, now: Instant) {
+        if let Stage::Out { until, .. } = self.records[i].record.stage() {
+            self.queue.remove(&(until, self.members[i].id));
+        }
+        self.nodes[i].state.standing.enter(State::Serving);
+        self.members[i].healthy = true;
+        self.records[i].record.recover(now);
+        self.tally.ejected -= usize::from(self.members[i].is_open());
+    }
+
+    /// Hands out the place of a trial that is due, of an endpoint that the call would take.
+    pub(crate) fn start_trial(
+        &mut self,
+        now: Instant,
+        accepts: impl Fn(&NodeState) -> bool,
+    ) -> Option<(Arc<Node<T>>, Period)> {
+        let due = self.queue.iter().take_while(|(until, _)| *until <= now);
+        let found = due.copied().find_map(|(until, id)| {
+            let i = self.find(id)?;
+            accepts(&self.nodes[i].state).then_some((until, id, i))
+        });
+        let (until, id, i) = found?;
+        self.queue.remove(&(until, id));
+        self.records[i].record.start_trial(now);
+        let node = Arc::clone(&self.nodes[i]);
+        let period = node.state.standing.period();
+        Some((node, period))
+    }
+
+    /// Takes the place of a trial back; returns true if the endpoint is back in service.
+    pub(crate) fn end_trial(
+        &mut self,
+        id: u64,
+        period: Period,
+        end: Verdict,
+        now: Instant,
+    ) -> bool {
+        let Some(i) = self.find_in(id, period) else { return false };
+        if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
+            return false;
+        }
+        if end == Verdict::Bad {
+            self.nodes[i].state.standing.enter(State::Ejected);
+            self.take_out(i, now);
+            return false;
+        }
+        let good = end == Verdict::Good;
+        let (until, enough) = self.records[i].record.end_trial(end, now, &self.health);
+        if enough || (good && self.ignores_health()) {
+            self.bring_back(i, now);
+            return true;
+        }
+        if self.members[i].is_open() {
+            self.queue.insert((until, id));
+        }
+        false
+    }
+}
