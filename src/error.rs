@@ -15,7 +15,8 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// [`Attempts`](crate::Attempts) tell where the request was.
 ///
 /// With the feature `tonic`, the errors of calls that were never sent carry a
-/// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`.
+/// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`; for
+/// [`ErrorKind::Policy`] it is a `tonic::Status`, `FailedPrecondition`.
 ///
 /// ```
 /// # fn handle(error: &counterpoise::Error) {

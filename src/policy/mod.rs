@@ -30,7 +30,9 @@ pub use view::{Member, View};
 
 /// Compiles what its picks need to know of the members.
 ///
-/// See `examples/custom_policy.rs` for a whole policy.
+/// See `examples/custom_policy.rs` for a whole policy. One that wraps another should forward
+/// the provided methods too, here and of [`Pick`], or the inner one's costs, bounds and claims
+/// are lost.
 pub trait Policy: Send + Sync + 'static {
     /// What a pick reads. Immutable: one table belongs to one snapshot.
     type Table: Send + Sync + 'static;

@@ -3,6 +3,8 @@
 use counterpoise::{HashMod, Key, KeyMap, Maglev, RingHash, Structure};
 use serde_json::Value;
 
+use crate::table::{Fail, Table};
+
 fn keys() -> Vec<String> {
     let file: Value = serde_json::from_str(include_str!("../golden/keys.json")).unwrap();
     let keys = file["keys"].as_array().unwrap().iter();
@@ -208,4 +210,30 @@ fn the_published_maglev_tables_fill_alike() {
     let slots: Vec<_> =
         map.shares().iter().map(|(_, share)| (share * 17.0).round() as u32).collect();
     assert_eq!(slots, [6, 11]);
+}
+
+#[test]
+fn an_empty_key_is_none_to_nginx() {
+    let turns = |mut table: Vec<usize>| {
+        table.sort_unstable();
+        table
+    };
+    fn empty(_: &Fail) -> Option<Key<'_>> {
+        Some(Key::from(""))
+    }
+    let mut ring = Table::new(RingHash::by(empty).nginx(), &[1, 1, 1]);
+    assert_eq!(turns(ring.picks(6)), [0, 0, 1, 1, 2, 2]);
+    let mut modulo = Table::new(HashMod::by(empty).nginx(), &[1, 1, 1]);
+    assert_eq!(turns(modulo.picks(6)), [0, 0, 1, 1, 2, 2]);
+    let mut own = Table::new(RingHash::by(empty), &[1, 1, 1]);
+    let first = own.pick();
+    assert_eq!(own.picks(6), [first; 6]);
+}
+
+#[test]
+fn sizes_of_an_envoy_ring_that_make_no_sense_are_mended() {
+    for (min, max) in [(0, 0), (100, 10), (u32::MAX, 0)] {
+        let map = RingHash::on(by_text).envoy(min.min(4_096), max).map([("a", 1), ("b", 1)]);
+        assert!(map.shares().iter().all(|(_, share)| *share > 0.0), "{min} {max}");
+    }
 }

@@ -56,7 +56,8 @@ impl From<u64> for Key<'_> {
 
 /// Finds the key of a request.
 ///
-/// Implemented for closures `Fn(&Req) -> Option<Key>`. For HTTP see `http::key`; several are
+/// Implemented for functions and closures `Fn(&Req) -> Option<Key>`. (The compiler only takes
+/// a closure for one where it sees that type at once: in `by`, or as a function with a name.) For HTTP see `http::key`; several are
 /// put together by [`Combine`].
 pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
     /// Returns the key, or none if the request has none.
@@ -81,6 +82,10 @@ pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
 pub trait Combine: Sized {
     /// Combines two keys, in order. A part that is missing is left out; without any there is
     /// no key.
+    ///
+    /// With both, the bytes are the length of the first (eight bytes, least significant
+    /// first), the first and the second: so no two pairs are alike. It is not the plain
+    /// concatenation that proxies hash; for that write a closure.
     fn and<B>(self, other: B) -> And<Self, B> {
         And(self, other)
     }

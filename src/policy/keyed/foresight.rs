@@ -37,7 +37,7 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// Its weight or its capacity is zero.
+    /// Its capacity is zero. (Those of weight zero are in no walk.)
     Drained,
     /// It is out for its failures.
     Ejected,
@@ -107,7 +107,7 @@ impl<S: Structure> KeyMap<S> {
     }
 
     /// Returns the share of all keys that would move if this set became the other one, under
-    /// the same policy. Exact where [`shares`](Self::shares) are.
+    /// the same kind of policy; a ring of another product is one. Exact where [`shares`](Self::shares) are.
     #[must_use]
     pub fn moved(&self, other: &Self) -> f64 {
         let nobody = |map: &Self| map.members.iter().all(|member| member.weight == 0);

@@ -54,7 +54,7 @@ impl<A> HashMod<A> {
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order
     /// of a key is made by hashing it again with the number of the try, and after 20 tries
-    /// the endpoints take turns (nginx: by weight).
+    /// the endpoints take turns (nginx: by weight). As in nginx an empty key is none.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().nginx = true;
@@ -113,6 +113,10 @@ fn nginx_hash(key: &[u8], attempt: u64) -> u64 {
 
 impl sealed::Structure for Spans {
     type Map = SpanMap;
+
+    fn is_key(&self, key: &[u8]) -> bool {
+        !(key.is_empty() && self.nginx)
+    }
 
     fn build(&self, members: &[Member], _previous: Option<&SpanMap>) -> SpanMap {
         let mut order: Vec<_> = (0_u32..).zip(members).filter(|(_, m)| m.weight > 0).collect();

@@ -46,10 +46,10 @@ pub struct Keyed<A, S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The endpoints take turns.
+    /// The endpoints take turns, whatever their weights.
     #[default]
     Rotate,
-    /// An endpoint is chosen at random.
+    /// An endpoint is chosen at random, whatever the weights.
     Random,
     /// The call fails, with a policy error that says so.
     Refuse,
@@ -69,6 +69,12 @@ pub(super) mod sealed {
 
         /// Maps keys to the members; those of weight zero own nothing.
         fn build(&self, members: &[Member], previous: Option<&Self::Map>) -> Self::Map;
+
+        /// Returns whether these bytes are a key; some products take no empty ones.
+        fn is_key(&self, key: &[u8]) -> bool {
+            let _ = key;
+            true
+        }
 
         /// Returns whether a map after so many changes takes milliseconds to build.
         fn is_costly(&self, changes: usize) -> bool {
@@ -182,7 +188,7 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
 
 impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
     fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
-        let Some(key) = self.affinity.key(request) else { return self.without_key(turn) };
+        let Some(key) = self.key(request) else { return self.without_key(turn) };
         let find = |accept: &dyn Fn(usize) -> bool| {
             self.structure.find(&table.map, key.as_bytes(), accept)
         };
@@ -195,7 +201,7 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
     }
 
     fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
-        match self.affinity.key(request) {
+        match self.key(request) {
             Some(key) => {
                 let owner = self.structure.find(&table.map, key.as_bytes(), open);
                 owner.map_or(Claim::None, Claim::Only)
@@ -207,6 +213,13 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
 }
 
 impl<A, S: Structure> Keyed<A, S> {
+    fn key<'a, Req: ?Sized>(&self, request: &'a Req) -> Option<Key<'a>>
+    where
+        A: Affinity<Req>,
+    {
+        self.affinity.key(request).filter(|key| self.structure.is_key(key.as_bytes()))
+    }
+
     /// Returns the indexes of the members in the order of a key.
     pub(crate) fn walk(&self, table: &KeyedTable<S>, key: &[u8]) -> Vec<usize> {
         let mut walk = Vec::new();

@@ -46,6 +46,14 @@ use crate::util::hash::{avalanche, crc32, sdbm, xxh64};
 /// those products choose, bit for bit, so that a team can move from the proxy into the
 /// client without cooling a cache.
 ///
+/// | there | here |
+/// |---|---|
+/// | nginx `hash $arg_x consistent`, `$http_x`, `$cookie_x` | `RingHash::on(key::query("x")).nginx()`, `key::header`, `key::cookie` |
+/// | nginx `hash $arg_x` | [`HashMod`](crate::HashMod) with `nginx()` |
+/// | Envoy `ring_hash`, gRPC `ring_hash_experimental` | `envoy(1024, 8 << 20)` |
+/// | Envoy, gRPC `maglev` | [`Maglev`](crate::Maglev), in any order |
+/// | HAProxy `hash-type consistent` | `haproxy(id)` |
+///
 /// ```
 /// use counterpoise::{Key, RingHash};
 ///
@@ -139,7 +147,8 @@ impl<A> RingHash<A> {
     ///
     /// Weights above 6,553 count as 6,553, or a ring would have no bounds. As in nginx an
     /// endpoint that may not be picked is passed over point by point, and
-    /// after 20 points the endpoints take turns (nginx: by weight).
+    /// after 20 points the endpoints take turns (nginx: by weight). As in nginx an empty key is
+    /// none. [`points`](Self::points) has no effect on this ring and those below.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().kind = Kind::Nginx;
@@ -149,13 +158,17 @@ impl<A> RingHash<A> {
     /// Chooses as Envoy's `ring_hash` with `XX_HASH` does, and gRPC's where names are
     /// `ip:port`: with a ring of at least so many points in total, and at most so many.
     ///
+    /// Envoy's own defaults are 1,024 and 8,388,608, which is also the most; a size is at least
+    /// one, and the greatest no less than the least. Envoy chooses at random for a request
+    /// without a key: [`Fallback::Random`](crate::Fallback::Random).
+    ///
     /// The endpoints must join in the order of Envoy's configuration. As in Envoy the points
     /// of one endpoint depend on the others, so a change moves keys between endpoints that
     /// it does not concern. Envoy makes the ring anew without an ejected host; here the
     /// ring stays, and the key goes to the next endpoint on it.
     #[must_use]
     pub fn envoy(mut self, min_size: u32, max_size: u32) -> Self {
-        let envoy = Envoy { min_size, max_size: max_size.min(8 << 20), hash: xxh64 };
+        let envoy = Envoy::new(min_size, max_size, xxh64);
         self.structure_mut().kind = Kind::Envoy(envoy);
         self.hash_with(xxh64)
     }
@@ -164,7 +177,7 @@ impl<A> RingHash<A> {
     #[must_use]
     pub fn envoy_murmur(mut self, min_size: u32, max_size: u32) -> Self {
         let hash = crate::util::hash::murmur2;
-        let envoy = Envoy { min_size, max_size: max_size.min(8 << 20), hash };
+        let envoy = Envoy::new(min_size, max_size, hash);
         self.structure_mut().kind = Kind::Envoy(envoy);
         self.hash_with(xxh64)
     }
@@ -172,8 +185,8 @@ impl<A> RingHash<A> {
     /// Chooses as HAProxy's `hash-type consistent` does: the nearest point in either
     /// direction.
     ///
-    /// HAProxy hashes the ids of its servers: `id` returns that of an endpoint from its
-    /// name. Keys are hashed by SDBM with avalanche, HAProxy's default.
+    /// HAProxy hashes the ids of its servers, unless configured 1, 2, 3 in order: `id` returns
+    /// that of an endpoint from its name. A unit of weight is 16 points, and the most is 256. Keys are hashed by SDBM with avalanche, HAProxy's default.
     #[must_use]
     pub fn haproxy(mut self, id: fn(&str) -> u32) -> Self {
         self.structure_mut().kind = Kind::Haproxy(Haproxy { id });
@@ -220,6 +233,10 @@ impl sealed::Structure for Ring {
                 RingMap::in_order(members, |sources| Circles::Short(haproxy.circle(sources)))
             }
         }
+    }
+
+    fn is_key(&self, key: &[u8]) -> bool {
+        !(key.is_empty() && matches!(self.kind, Kind::Nginx))
     }
 
     fn is_costly(&self, changes: usize) -> bool {

@@ -61,6 +61,9 @@ fn split_port(server: &str) -> (&str, &str) {
     }
 }
 
+/// The largest ring that Envoy makes.
+const LARGEST: u32 = 8 << 20;
+
 /// Envoy: a ring of a total size, of which hosts get parts in order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envoy {
@@ -70,6 +73,11 @@ pub(super) struct Envoy {
 }
 
 impl Envoy {
+    pub(super) fn new(min_size: u32, max_size: u32, hash: fn(&[u8]) -> u64) -> Self {
+        let min_size = min_size.clamp(1, LARGEST);
+        Self { min_size, max_size: max_size.clamp(min_size, LARGEST), hash }
+    }
+
     pub(super) fn circle(&self, sources: &[Source]) -> Circle<u64> {
         let total: f64 = sources.iter().map(|source| f64::from(source.weight)).sum();
         let weights = sources.iter().map(|source| f64::from(source.weight) / total);
