@@ -2,6 +2,8 @@
 //!
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
+mod adversary_affinity;
+mod adversary_costly;
 mod adversary_lifetime;
 mod adversary_limits;
 mod adversary_waiting;
