@@ -42,6 +42,10 @@ impl Held {
         (held + 1) as f64 <= (bound * (1.0 - 1e-12)).ceil()
     }
 
+    pub(crate) fn is_idle(&self, id: u64) -> bool {
+        !self.by_id.contains_key(&id)
+    }
+
     pub(crate) fn add(&mut self, id: u64) {
         self.total += 1;
         *self.by_id.entry(id).or_default() += 1;

@@ -17,6 +17,8 @@ use crate::health::standing::{Period, Standing};
 pub(crate) struct Node<T> {
     pub(crate) state: Arc<NodeState>,
     pub(crate) target: T,
+    /// Tells this service of the endpoint from former and later ones.
+    pub(crate) version: u32,
 }
 
 /// What is known of one endpoint. It belongs to the key while the key stays a member, and
@@ -134,7 +136,7 @@ impl Reading {
 impl<T> Node<T> {
     pub(crate) fn new(state: Arc<NodeState>, target: T) -> Self {
         state.nodes.fetch_add(1, Ordering::Relaxed);
-        Self { state, target }
+        Self { version: state.version(), state, target }
     }
 }
 

@@ -126,6 +126,11 @@ impl Avoid {
         }
     }
 
+    /// Forgets where a search stopped.
+    pub(crate) fn search_anew(&mut self) {
+        self.sweep = Sweep::default();
+    }
+
     /// Remembers where a search stopped.
     pub(crate) fn stopped(&mut self, sweep: Sweep) {
         self.sweep = sweep;

@@ -1,11 +1,10 @@
 //! One choice: from the snapshot to an endpoint that takes the call.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use super::{avoid::Avoid, in_flight::InFlight};
 use crate::{
+    bounds::{Held, Loads},
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
@@ -107,19 +106,24 @@ impl<T, P: Policy> Hub<T, P> {
         if avoid.is_retry(self.address()) && !snapshot.eligible.is_empty() {
             return None;
         }
-        let open = |index| snapshot.nodes.get(index).is_some_and(|node| node.state.is_open());
+        let held = self.loads.as_ref().map(Loads::lock);
+        let open = |index| {
+            let has_room = held.as_ref().is_none_or(|held| has_room(&snapshot, held, index));
+            has_room && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
+        };
         let table = snapshot.table.as_ref()?;
         let owner = match self.policy.claim(table, request, &open) {
             Claim::Any => None,
             Claim::Only(index) => Some(&*snapshot.nodes.get(index)?.state),
             Claim::None => return None,
         };
+        drop(held);
         let accepts = |node: &NodeState| !avoid.excludes(node);
         let (node, period) = self.attend(now, owner, accepts)?;
-        let mut guard = InFlight::new(Arc::clone(&node.state), period, true, now);
+        let mut guard = InFlight::new(&node, period, true, now);
         if let Some(loads) = &self.loads {
             loads.lock().add(node.state.id);
-            guard = guard.bounded();
+            guard.set_bounded();
         }
         Some(seat(guard, &node.target, attach))
     }
@@ -147,7 +151,7 @@ impl<T, P: Policy> Hub<T, P> {
             let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
             let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
             if let Some(period) = node.state.standing.admit(snapshot.panic) {
-                return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
+                return Ok((node, InFlight::new(node, period, false, now)));
             }
         }
         self.pick_carefully(snapshot, request, avoid, now)
@@ -167,19 +171,17 @@ impl<T, P: Policy> Hub<T, P> {
     {
         let Some(loads) = &self.loads else {
             let (node, period) = self.pick_where(snapshot, request, avoid, |_| true)?;
-            return Ok((node, InFlight::new(Arc::clone(&node.state), period, false, now)));
+            return Ok((node, InFlight::new(node, period, false, now)));
         };
         // One at a time, so that the bound is exact.
         let mut held = loads.lock();
-        let has_room = |index: usize| {
-            let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
-            snapshot.nodes.get(index).is_some_and(|node| held.has_room(node.state.id, share))
-        };
+        let has_room = |index| has_room(snapshot, &held, index);
         let (node, period) = self.pick_where(snapshot, request, avoid, has_room)?;
         held.add(node.state.id);
         drop(held);
-        let guard = InFlight::new(Arc::clone(&node.state), period, false, now);
-        Ok((node, guard.bounded()))
+        let mut guard = InFlight::new(node, period, false, now);
+        guard.set_bounded();
+        Ok((node, guard))
     }
 
     /// Picks an endpoint, one that has room if there is any.
@@ -196,7 +198,12 @@ impl<T, P: Policy> Hub<T, P> {
         let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
         let avoided = &*avoid;
         let gate = |index| match snapshot.nodes.get(index) {
-            Some(node) if is_open(snapshot, index) && has_room(index) => avoided.gate(&node.state),
+            Some(node) if is_open(snapshot, index) => match avoided.gate(&node.state) {
+                stands if has_room(index) => stands,
+                Gate::Welcome => Gate::Full,
+                Gate::Tried => Gate::FullTried,
+                other => other,
+            },
             _ => Gate::Closed,
         };
         let mut second_best = None;
@@ -226,13 +233,35 @@ impl<T, P: Policy> Hub<T, P> {
         named: Option<(&'s Node<T>, Period)>,
         has_room: impl Fn(usize) -> bool,
     ) -> Result<(&'s Node<T>, Period), Missed> {
-        let found = self.search(snapshot, avoid, &has_room);
+        let tried = |avoid: &Avoid, (node, _): (&Node<T>, _)| avoid.was_tried(&node.state);
+        let mut found = self.search(snapshot, avoid, &has_room);
+        if self.loads.is_some() && found.is_none() && named.is_none_or(|named| tried(avoid, named))
+        {
+            // Nobody has room: somebody takes it all the same.
+            avoid.search_anew();
+            found = self.search(snapshot, avoid, &|_| true);
+            avoid.search_anew();
+        }
         let found = match (found, named) {
-            (Some((node, _)), Some(named)) if avoid.was_tried(&node.state) => Some(named),
-            (None, named) => named.or_else(|| self.search(snapshot, avoid, &|_| true)),
-            (found, _) => found,
+            (Some(found), Some(named)) if tried(avoid, found) => Some(named),
+            (found, named) => found.or(named),
         };
         found.ok_or(Missed::Exhausted(snapshot.counts))
+    }
+
+    /// Takes room for a call that waited, which holds none; returns whether there was any.
+    pub(crate) fn take_room(&self, guard: &mut InFlight) -> bool {
+        let Some(loads) = &self.loads else { return true };
+        let snapshot = self.snapshot.load();
+        let id = guard.node().id;
+        let index = snapshot.nodes.iter().position(|node| node.state.id == id);
+        let mut held = loads.lock();
+        let taken = index.is_some_and(|index| has_room(&snapshot, &held, index));
+        if taken {
+            held.add(id);
+            guard.set_bounded();
+        }
+        taken
     }
 
     /// Looks at every eligible endpoint, from a place that moves on with each search.
@@ -284,6 +313,16 @@ impl<T, P: Policy> Hub<T, P> {
 fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
     let node = snapshot.nodes.get(index);
     node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
+}
+
+/// Returns whether a member may hold one more call. One that is ejected has no share yet, and
+/// gets one call to try it.
+fn has_room<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
+    let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
+    snapshot.nodes.get(index).is_some_and(|node| match share {
+        0.0 => held.is_idle(node.state.id),
+        share => held.has_room(node.state.id, share),
+    })
 }
 
 /// Returns how a member stands to a call that avoids nobody.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::{
     health::{Outcome, standing::Period},
-    node::{Door, Ending, NodeState, Verdict},
+    node::{Door, Ending, Node, NodeState, Verdict},
 };
 
 /// One call's place on an endpoint.
@@ -44,10 +44,10 @@ enum Stage {
 
 impl InFlight {
     #[inline]
-    pub(crate) fn new(node: Arc<NodeState>, period: Period, trial: bool, now: Instant) -> Self {
+    pub(crate) fn new<T>(node: &Node<T>, period: Period, trial: bool, now: Instant) -> Self {
         Self {
-            version: node.version(),
-            node,
+            node: Arc::clone(&node.state),
+            version: node.version,
             period,
             trial,
             parked: false,
@@ -58,9 +58,17 @@ impl InFlight {
     }
 
     /// Notes that the call counts towards a bound until it ends.
-    pub(crate) fn bounded(mut self) -> Self {
+    pub(crate) fn set_bounded(&mut self) {
         self.bounded = true;
-        self
+    }
+
+    /// Gives its room back, if it holds any.
+    fn give_room_back(&mut self) {
+        if std::mem::take(&mut self.bounded)
+            && let Some(door) = self.node.door.upgrade()
+        {
+            door.release(self.node.id);
+        }
     }
 
     pub(crate) fn node(&self) -> &NodeState {
@@ -73,6 +81,7 @@ impl InFlight {
 
     /// Notes that the call waits for the endpoint to become ready.
     pub(crate) fn park(&mut self) {
+        self.give_room_back();
         self.parked = true;
         self.node.park();
         self.node.set_unready(true);
@@ -200,11 +209,7 @@ impl Drop for InFlight {
     #[inline]
     fn drop(&mut self) {
         self.unpark();
-        if self.bounded
-            && let Some(door) = self.node.door.upgrade()
-        {
-            door.release(self.node.id);
-        }
+        self.give_room_back();
         match self.stage {
             Stage::Closed => {}
             Stage::Chosen if self.trial => self.report(Verdict::Unsent),

@@ -125,7 +125,7 @@ where
                 continue;
             }
             let panic = self.hub.snapshot.load().panic;
-            if seat.guard.renew(panic, Instant::now()) {
+            if seat.guard.renew(panic, Instant::now()) && self.hub.take_room(&mut seat.guard) {
                 return Some(seat);
             }
             // It has left rotation meanwhile; should it return, it may be chosen again.

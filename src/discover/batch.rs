@@ -37,6 +37,15 @@ impl<T> Batch<T> {
         self.0.len()
     }
 
+    /// Returns the sum of the weights that are told.
+    pub(crate) fn weight(&self) -> u64 {
+        let weight = |op: &Op<T>| match op {
+            Op::Insert(_, endpoint) | Op::Replace(_, endpoint) => endpoint.get_weight().into(),
+            Op::Remove(_) => 0,
+        };
+        self.0.iter().map(weight).sum()
+    }
+
     /// Adds a change; `keys` knows the members after all changes so far. The name of a new
     /// member is made here, outside the door: it is the user's code.
     pub(crate) fn push<K: Hash + Eq + fmt::Display>(

@@ -23,7 +23,7 @@ use super::batch::Batch;
 use crate::{
     endpoint::Endpoint,
     error::BoxError,
-    hub::{self, Hub},
+    hub::{self, Hub, Prepared},
     node::Door,
     policy::Policy,
     util::is_roomy,
@@ -158,7 +158,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| {
             // What is kept is only known when it is applied.
-            !hub.settings.keep_last && hub.policy.is_costly(batch.len())
+            !hub.settings.keep_last && hub.policy.is_costly(batch.len(), batch.weight())
         });
         let Some(runtime) = runtime else {
             apply(&hub, batch, None);
@@ -176,7 +176,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     ) -> Poll<()> {
         let Some(Preparing { batch, table }) = preparing else { return Poll::Ready(()) };
         // A thread that was not run at all is no reason not to apply the batch.
-        let table = ready!(Pin::new(table).poll(cx)).ok().flatten();
+        let table = ready!(Pin::new(table).poll(cx)).ok();
         let batch = std::mem::replace(batch, Batch::new());
         *preparing = None;
         if let Some(hub) = self.hub.upgrade() {
@@ -187,7 +187,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
 }
 
 /// Applies a batch as if its changes came one by one, and publishes once.
-fn apply<T, P: Policy>(hub: &Hub<T, P>, batch: Batch<T>, table: Option<P::Table>) {
+fn apply<T, P: Policy>(hub: &Hub<T, P>, batch: Batch<T>, table: Prepared<P::Table>) {
     let now = Instant::now();
     hub.visit_with(table, now, |roster| {
         batch.apply(roster, now);

@@ -89,7 +89,8 @@ impl Record {
             Verdict::Unsent => (now, passed),
             Verdict::Bad | Verdict::Nothing => {
                 let took = now.saturating_duration_since(started);
-                (now + took + health.base_ejection / 100, passed)
+                let pause = took.saturating_add(health.base_ejection / 100);
+                (now + pause.min(health.max_ejection), passed)
             }
         };
         self.stage = Stage::Out { until, passed };

@@ -62,6 +62,9 @@ struct Room<T> {
     gathered: usize,
 }
 
+/// What was compiled ahead, if anything was; nothing if the policy panicked.
+pub(crate) type Prepared<B> = Option<Option<B>>;
+
 /// What a visit to the door has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -121,7 +124,7 @@ impl<T, P: Policy> Hub<T, P> {
     /// Goes through the door with a table that was compiled for the outcome.
     pub(crate) fn visit_with<R>(
         &self,
-        table: Option<P::Table>,
+        table: Prepared<P::Table>,
         now: Instant,
         work: impl FnOnce(&mut Roster<T>) -> (R, Change),
     ) -> R {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Change, Former, GATHER, Hub, Room, SMALL};
+use super::{Change, Former, GATHER, Hub, Prepared, Room, SMALL};
 use crate::{
     nodes::Changes,
     policy::{Member, Policy, View},
@@ -20,7 +20,7 @@ impl<T, P: Policy> Hub<T, P> {
         &self,
         room: &mut Room<T>,
         change: Change,
-        table: Option<P::Table>,
+        table: Prepared<P::Table>,
         now: Instant,
     ) -> Option<Former<T, P>> {
         let ripe = room.gathered > 0 && now >= room.published + GATHER;
@@ -53,14 +53,15 @@ impl<T, P: Policy> Hub<T, P> {
     pub(super) fn publish(
         &self,
         room: &mut Room<T>,
-        table: Option<P::Table>,
+        table: Prepared<P::Table>,
         now: Instant,
     ) -> Option<Former<T, P>> {
         let former = self.snapshot.load_full();
         let roster = &room.roster;
         let (eligible, panic) = roster.eligible();
         let view = View::new(roster.members(), &eligible, self.random_start());
-        let Some(table) = table.or_else(|| self.compile(&view, former.table.as_ref())) else {
+        let compile = || self.compile(&view, former.table.as_ref());
+        let Some(table) = table.unwrap_or_else(compile) else {
             // Not due any more: the next change compiles anew, not every call.
             (room.published, room.gathered) = (now, 0);
             return Some(former);

@@ -28,7 +28,7 @@ pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
     fn bound(&self) -> Option<f64>;
-    fn is_costly(&self, changes: usize) -> bool;
+    fn is_costly(&self, changes: usize, weight: u64) -> bool;
 }
 
 trait AnyTable<Req: ?Sized>: Send + Sync {
@@ -61,8 +61,8 @@ impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
         P::bound(self)
     }
 
-    fn is_costly(&self, changes: usize) -> bool {
-        P::is_costly(self, changes)
+    fn is_costly(&self, changes: usize, weight: u64) -> bool {
+        P::is_costly(self, changes, weight)
     }
 }
 
@@ -91,8 +91,8 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
         self.0.bound()
     }
 
-    fn is_costly(&self, changes: usize) -> bool {
-        self.0.is_costly(changes)
+    fn is_costly(&self, changes: usize, weight: u64) -> bool {
+        self.0.is_costly(changes, weight)
     }
 }
 

@@ -47,13 +47,14 @@ pub trait Policy: Send + Sync + 'static {
     /// compiles anew.
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
 
-    /// Returns whether a compile after so many changes takes long: milliseconds, say.
+    /// Returns whether a compile takes long, milliseconds say, after so many changes of
+    /// endpoints whose weights sum to this.
     ///
     /// It is then made on a thread for blocking work, before the changes are applied, where
     /// a tokio runtime has one. The table must not depend on who is eligible, nor on
     /// capacities. Default: no.
-    fn is_costly(&self, changes: usize) -> bool {
-        let _ = changes;
+    fn is_costly(&self, changes: usize, weight: u64) -> bool {
+        let _ = (changes, weight);
         false
     }
 

@@ -7,8 +7,12 @@ use super::ticket::Tickets;
 /// How a member stands to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// Out of service, at its bound, or unable to take this very request.
+    /// Out of service, or unable to take this very request.
     Closed,
+    /// At its bound, and the request was there before.
+    FullTried,
+    /// At its bound.
+    Full,
     /// The request was there before, or has better chances elsewhere.
     Tried,
     Welcome,
@@ -85,11 +89,16 @@ impl<'a> Turn<'a> {
         (self.gate)(index) == Gate::Welcome
     }
 
-    /// Returns whether the member at this index may be picked at this very moment, also if
-    /// the request was there before. Cost: O(1).
+    /// Returns whether the member at this index may be picked at this very moment, within its
+    /// bound if there is one, also if the request was there before. Cost: O(1).
     #[must_use]
     pub fn admits(&self, index: usize) -> bool {
-        (self.gate)(index) != Gate::Closed
+        matches!((self.gate)(index), Gate::Tried | Gate::Welcome)
+    }
+
+    /// Returns whether only its bound keeps this request from the member.
+    pub(crate) fn is_merely_full(&self, index: usize) -> bool {
+        (self.gate)(index) == Gate::Full
     }
 }
 

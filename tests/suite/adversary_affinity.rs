@@ -114,7 +114,6 @@ fn now<F: Future>(future: F) -> Option<F::Output> {
 /// Of two that share a name, the ring decides by slots, which are history: a change of third
 /// parties, large enough for a fresh ring, moves keys from one to the other.
 #[test]
-#[ignore = "defect: ties of one name are settled by slot, so history decides and bystanders' keys move"]
 fn keys_of_twins_do_not_move_when_others_change() {
     let (handle, changes) = discover::channel();
     let policy = RingHash::by(KEY).points(8);
@@ -154,7 +153,6 @@ fn keys_of_twins_do_not_move_when_others_change() {
 
 /// A map's `moved` tells owners by name, and twins are the same by name.
 #[test]
-#[ignore = "defect: KeyMap::moved pairs every twin with the first of its name"]
 fn nothing_moves_between_a_set_with_twins_and_itself() {
     let policy = counterpoise::HashMod::by(KEY);
     let map = policy.map([("x", 1), ("x", 1), ("y", 1)]);
@@ -172,7 +170,6 @@ fn noted(bytes: &[u8]) -> u64 {
 
 /// `is_costly` counts endpoints, not points: 100 endpoints of weight 100 are 1.6 million.
 #[tokio::test]
-#[ignore = "defect: Ring::is_costly ignores weights, so rings of millions of points are made on the async thread"]
 async fn a_ring_of_a_million_points_is_not_made_on_an_async_thread() {
     let policy = RingHash::by(KEY).hash_with(noted);
     let (handle, changes) = discover::channel();
@@ -191,7 +188,6 @@ fn owned_by(bed: &KeyedBed<impl counterpoise::Pick<Ask>>, name: &str) -> String 
 
 /// `bounded`: "if that is not ready, another beyond its bound rather than none".
 #[test]
-#[ignore = "defect: the search beyond bounds resumes the exhausted sweep of the search within them"]
 fn a_full_endpoint_steps_in_for_one_that_is_not_ready() {
     let policy = RingHash::by(KEY).bounded(1.0);
     let bed = KeyedBed::new(policy, &[("a", 9), ("b", 1)]);
@@ -209,7 +205,6 @@ fn a_full_endpoint_steps_in_for_one_that_is_not_ready() {
 /// A retry under a bound: the endpoint with room is not ready, and of the two that are full
 /// one was tried.
 #[test]
-#[ignore = "defect: beyond the bounds a retry goes back to the endpoint that failed it"]
 fn beyond_the_bounds_a_retry_prefers_whom_it_has_not_tried() {
     let policy = RingHash::by(KEY).bounded(1.0);
     let bed = KeyedBed::with(
@@ -242,7 +237,6 @@ fn beyond_the_bounds_a_retry_prefers_whom_it_has_not_tried() {
 
 /// With one hot key under a bound, those it overflows to are ejected for good.
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: Claim::Only names the first owner alone, so an endpoint that takes overflow is never tried again"]
 async fn an_endpoint_that_takes_overflow_is_tried_when_its_time_has_come() {
     let policy = RingHash::by(KEY).bounded(1.0);
     let health = Health::new().consecutive_failures(1).jitter(0.0);
@@ -305,7 +299,6 @@ impl Service<Ask> for Valve {
 
 /// Calls that waited for everybody are admitted without a look at the bound.
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: a parked call departs without asking for room, so the bound is not kept"]
 async fn calls_that_waited_keep_the_bound() {
     let valves = [Valve::new(), Valve::new()];
     let endpoints: Vec<_> =
@@ -331,7 +324,6 @@ async fn calls_that_waited_keep_the_bound() {
 
 /// Weights that pass through zero, all of them, between two picks.
 #[test]
-#[ignore = "defect: SmoothWeighted forgets all credits while nobody is eligible"]
 fn credits_outlive_a_moment_without_anybody() {
     let mut bed = KeyedBed::new(SmoothWeighted::new(), &[("a", 1), ("b", 1)]);
     for _ in 0..50 {

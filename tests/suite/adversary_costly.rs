@@ -59,7 +59,7 @@ impl Policy for Staged {
         deed(n);
     }
 
-    fn is_costly(&self, _changes: usize) -> bool {
+    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
         self.costly
     }
 }
@@ -95,7 +95,6 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 /// A call that begins while a replacement is compiled is given the former service, but takes
 /// it for the new one: it waits for it for ever, and avoids the new one.
 #[test]
-#[ignore = "defect: a call's version of the service is read from the state, not from the node it was given"]
 fn a_call_that_begins_during_a_replacement_goes_to_the_new_service() {
     let (begun, has_begun) = mpsc::channel();
     let (say, word) = mpsc::channel();
@@ -132,7 +131,6 @@ fn a_call_that_begins_during_a_replacement_goes_to_the_new_service() {
 
 /// One change, one panic: "how often the policy panicked".
 #[tokio::test]
-#[ignore = "defect: after a panic on the blocking thread the costly table is compiled again behind the door, on the async thread"]
 async fn a_costly_compile_that_panics_is_not_repeated_behind_the_door() {
     let policy = Staged::new(true, |n| assert!(n == 0, "compile {n} fails"));
     let sites = Sites::new(&["a"]);
@@ -276,7 +274,6 @@ async fn capacity_that_is_set_during_a_compile_stays() {
 
 /// A trial that took long and said nothing is followed by a pause as long, whatever the cap.
 #[tokio::test(start_paused = true)]
-#[ignore = "defect: the pause after a trial has no upper bound, max_ejection least of all"]
 async fn the_pause_after_a_trial_is_no_longer_than_the_longest_ejection() {
     let sites = Sites::new(&["a", "b"]);
     let health = Health::new()

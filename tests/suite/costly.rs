@@ -33,7 +33,7 @@ impl Policy for Slow {
         }
     }
 
-    fn is_costly(&self, _changes: usize) -> bool {
+    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
         true
     }
 }

@@ -1,6 +1,9 @@
 //! What a policy would do with a set, before it is deployed.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{Keyed, Member, Structure};
 use crate::{node::NodeState, policy::FULL};
@@ -114,8 +117,13 @@ impl<S: Structure> KeyMap<S> {
         if nobody(self) && nobody(other) {
             return 0.0;
         }
-        let there = |member: &Member| other.members.iter().position(|m| m.name == member.name);
-        let twin: Vec<_> = self.members.iter().map(there).collect();
+        // Of several that share a name, the first is the first, and so on.
+        let mut there: HashMap<&str, VecDeque<usize>> = HashMap::new();
+        for (index, member) in other.members.iter().enumerate() {
+            there.entry(member.name()).or_default().push_back(index);
+        }
+        let twin = |member: &Member| there.get_mut(member.name())?.pop_front();
+        let twin: Vec<_> = self.members.iter().map(twin).collect();
         (1.0 - self.structure.stays(&self.map, &other.map, &twin)).max(0.0)
     }
 }

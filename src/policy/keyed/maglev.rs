@@ -142,7 +142,7 @@ impl sealed::Structure for Slots {
         SlotMap { slots: slots.into(), members: members.len() }
     }
 
-    fn is_costly(&self, _changes: usize) -> bool {
+    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
         self.size > 10_000
     }
 

@@ -77,8 +77,8 @@ pub(super) mod sealed {
         }
 
         /// Returns whether a map after so many changes takes milliseconds to build.
-        fn is_costly(&self, changes: usize) -> bool {
-            let _ = changes;
+        fn is_costly(&self, changes: usize, weight: u64) -> bool {
+            let _ = (changes, weight);
             false
         }
 
@@ -177,8 +177,8 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
         }
     }
 
-    fn is_costly(&self, changes: usize) -> bool {
-        self.structure.is_costly(changes)
+    fn is_costly(&self, changes: usize, weight: u64) -> bool {
+        self.structure.is_costly(changes, weight)
     }
 
     fn bound(&self) -> Option<f64> {
@@ -196,6 +196,7 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
             .find(&table.map, key.as_bytes(), |index| turn.welcomes(index))
             // All were tried: from the start again; or all are at their bound.
             .or_else(|| find(&|index| turn.admits(index)))
+            .or_else(|| find(&|index| turn.is_merely_full(index)))
             .or_else(|| find(&|index| turn.is_eligible(index)))
             .map_or(Choice::Any, Choice::Member)
     }

@@ -239,8 +239,10 @@ impl sealed::Structure for Ring {
         !(key.is_empty() && matches!(self.kind, Kind::Nginx))
     }
 
-    fn is_costly(&self, changes: usize) -> bool {
-        changes.saturating_mul(self.points as usize) > 50_000 || !matches!(self.kind, Kind::Own)
+    fn is_costly(&self, changes: usize, weight: u64) -> bool {
+        let by_weight = weight.saturating_mul(self.points.into());
+        let points = by_weight.min((changes as u64).saturating_mul(self.most.into()));
+        points > 50_000 || !matches!(self.kind, Kind::Own)
     }
 
     #[inline]

@@ -23,8 +23,11 @@ impl Ring {
         let count = |source: &Source| self.count(source.weight) as usize;
         let len = sources.iter().map(count).sum();
         let points = || sources.iter().flat_map(|source| self.points_of(source));
-        let name = |slot: u32| &sources[slot as usize].name;
-        Circle::new(len, points, |ties| ties.sort_by(|a, b| name(a.1).cmp(name(b.1))))
+        let order = |&(_, slot): &Point<u32>| {
+            let source = &sources[slot as usize];
+            (&source.name, source.id)
+        };
+        Circle::new(len, points, |ties| ties.sort_by(|a, b| order(a).cmp(&order(b))))
     }
 
     fn points_of(&self, source: &Source) -> impl Iterator<Item = Point<u32>> + use<> {
@@ -43,8 +46,11 @@ impl Ring {
         let fresh = fresh.iter().flat_map(|&index| self.points_of(&sources[index]));
         let fresh: Vec<_> = fresh.collect();
         let map = RingMap::new(Circles::Short(Circle::default()), sources);
-        let name = |slot: u32| map.member(slot).map(|index| &map.sources[index].name);
-        let settle = |ties: &mut [Point<u32>]| ties.sort_by(|a, b| name(a.1).cmp(&name(b.1)));
+        let order = |&(_, slot): &Point<u32>| {
+            let source = &map.sources[map.member(slot)?];
+            Some((&source.name, source.id))
+        };
+        let settle = |ties: &mut [Point<u32>]| ties.sort_by(|a, b| order(a).cmp(&order(b)));
         let circle = circle.edit(&gone, &fresh, settle)?;
         Some(RingMap { circle: Circles::Short(circle), ..map })
     }

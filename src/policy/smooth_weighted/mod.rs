@@ -92,6 +92,10 @@ impl Policy for SmoothWeighted {
 
     fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
         let former = previous.map(|table| &table.tape).filter(|tape| !tape.is_empty());
+        if let Some(tape) = former.filter(|_| view.eligible().is_empty()) {
+            // Nobody can be picked: what they are owed is kept until somebody can.
+            return SmoothTable { tape: Arc::clone(tape) };
+        }
         let start = match (former, view.random_start()) {
             (Some(tape), _) => {
                 // Settled, so that tapes nobody has picked from do not form a chain.
