@@ -242,7 +242,7 @@ fn a_runtime_that_shuts_down_during_a_compile_stops_discovery() {
     drop(handle);
 }
 
-/// Holds: an endpoint that is ejected, and a capacity that is set, while a table is compiled.
+/// Holds: a capacity that is set while a table is compiled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn capacity_that_is_set_during_a_compile_stays() {
     let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
@@ -343,7 +343,7 @@ fn a_call_that_waits_does_not_wait_at_the_door() {
         reader.is_finished()
     });
     say.send(()).unwrap();
-    writer.join().unwrap();
+    let _driver = writer.join().unwrap();
     let polled = reader.join();
     assert!(done, "one poll of a call has waited for the compile");
     polled.unwrap();
