@@ -233,10 +233,10 @@ fn a_runtime_that_shuts_down_during_a_compile_stops_discovery() {
     handle.insert("b", sites["b"].endpoint());
     has_begun.recv().unwrap();
     runtime.shutdown_background();
-    say.send(()).unwrap();
     while balance.stats().discovery != Discovery::Stopped {
         std::thread::yield_now();
     }
+    say.send(()).unwrap();
     assert_eq!(balance.stats().endpoints.len(), 1);
     assert!(poll(pin!(balance.call(()))).is_ready());
     drop(handle);
