@@ -101,6 +101,7 @@ impl<T, P: Policy> Hub<T, P> {
     where
         P: Pick<Req>,
     {
+        self.flush_due(now);
         let snapshot = self.snapshot.load();
         // A request that has failed once is not put at risk again while it can go elsewhere.
         if avoid.is_retry(self.address()) && !snapshot.eligible.is_empty() {

@@ -206,16 +206,22 @@ impl<T, P: Policy> Hub<T, P> {
         }
     }
 
-    /// Publishes what was gathered for long enough, and hands out the place of a trial that
-    /// is due, of an endpoint that the call would take; with an owner, only of that one.
+    /// Publishes what was gathered for long enough.
+    pub(crate) fn flush_due(&self, now: Instant) {
+        if self.since_origin(now) >= self.publish_due.load(Ordering::Acquire) {
+            self.flush(now);
+        }
+    }
+
+    /// Hands out the place of a trial that is due, of an endpoint that the call would take;
+    /// with an owner, only of that one.
     pub(crate) fn attend(
         &self,
         now: Instant,
         owner: Option<&NodeState>,
         accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
-        let is_gathered = self.since_origin(now) >= self.publish_due.load(Ordering::Acquire);
-        if owner.is_some_and(|owner| owner.standing.is_serving()) && !is_gathered {
+        if owner.is_some_and(|owner| owner.standing.is_serving()) {
             return None;
         }
         let accepts =
@@ -230,7 +236,10 @@ impl<T, P: Policy> Hub<T, P> {
 
     /// Publishes what was gathered, whatever its age.
     pub(crate) fn flush(&self, now: Instant) {
-        self.publish_if(now, |room| room.gathered > 0);
+        // Not to the door for nothing: a compile may be going on behind it.
+        if self.publish_due.load(Ordering::Acquire) != NEVER {
+            self.publish_if(now, |room| room.gathered > 0);
+        }
     }
 
     /// Compiles the table anew, if the one of this generation is still in use.

@@ -308,7 +308,6 @@ async fn the_pause_after_a_trial_is_no_longer_than_the_longest_ejection() {
 /// A call whose endpoint is not ready looks for what was gathered, and waits at the door for
 /// that, though nothing was: its thread stands still for the whole compile.
 #[test]
-#[ignore = "defect: Hub::flush takes the door's lock before it knows that anything was gathered"]
 fn a_call_that_waits_does_not_wait_at_the_door() {
     let (begun, has_begun) = mpsc::channel();
     let (say, word) = mpsc::channel();
