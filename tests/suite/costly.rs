@@ -66,8 +66,12 @@ async fn calls_and_health_go_on_while_a_table_is_compiled() {
     balance.ready_when(2).await.unwrap();
 
     slow.waits.store(true, Ordering::SeqCst);
-    handle.insert("c", sites["c"].endpoint());
-    handle.insert("a", sites["a"].endpoint().weight(7));
+    // At once, so that all of it is one batch.
+    handle.set([
+        ("a", sites["a"].endpoint().weight(7)),
+        ("b", sites["b"].endpoint()),
+        ("c", sites["c"].endpoint()),
+    ]);
     tokio::task::spawn_blocking(move || has_begun.recv().unwrap()).await.unwrap();
     // The compile has begun, and waits. Calls are served by the set before.
     for _ in 0..10 {
