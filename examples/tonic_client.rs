@@ -4,19 +4,17 @@
 //! standard gRPC health service, asks them once each, follows a stream, and then lives
 //! through the death of a server.
 
-use std::net::SocketAddr;
+mod support;
 
 use counterpoise::{Attempts, Balance, BoxError, Direct, Endpoint, Error, RoundRobin, discover};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use tokio_stream::wrappers::TcpListenerStream;
+use support::grpc::{Running, serve};
 use tonic::{
     Code, Status,
-    transport::{self, Channel, Server},
+    transport::{self, Channel},
 };
 use tonic_health::{
     ServingStatus,
-    pb::{self, HealthCheckRequest, health_client::HealthClient, health_server::HealthServer},
-    server::{HealthReporter, HealthService},
+    pb::{self, HealthCheckRequest, health_client::HealthClient},
 };
 
 /// Generated clients run over a `Balance` as they do over a `Channel`.
@@ -70,10 +68,7 @@ async fn check_again(client: &Client) -> Result<pb::health_check_response::Servi
 
 /// Returns the endpoint that a status is about: it is in the sources.
 fn endpoint(status: &Status) -> Option<&str> {
-    let first = std::error::Error::source(status);
-    std::iter::successors(first, |error| error.source())
-        .find_map(|error| error.downcast_ref::<Error>())
-        .and_then(Error::endpoint)
+    Error::find_in(status).and_then(Error::endpoint)
 }
 
 /// Follows a stream: it stays with the server that was picked for it.
@@ -88,37 +83,4 @@ async fn follow(client: &Client, servers: [&Running; 3]) -> Result<(), Status> {
         }
     }
     Ok(())
-}
-
-/// A server that runs.
-struct Running {
-    address: SocketAddr,
-    health: HealthReporter,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), transport::Error>>,
-}
-
-/// Serves gRPC health on a free port.
-async fn serve() -> Result<Running, BoxError> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let health = HealthReporter::new();
-    let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-    let (stop, stopped) = oneshot::channel();
-    let server = Server::builder().add_service(service).serve_with_incoming_shutdown(
-        TcpListenerStream::new(listener),
-        async {
-            // A server whose handle is dropped stops as well.
-            let _told = stopped.await;
-        },
-    );
-    Ok(Running { address, health, stop, task: tokio::spawn(server) })
-}
-
-impl Running {
-    /// Closes the listener, and the connections once their calls have ended.
-    async fn stop(self) -> Result<(), BoxError> {
-        let _already_gone = self.stop.send(());
-        Ok(self.task.await??)
-    }
 }

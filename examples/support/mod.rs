@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each example uses a part of this")]
 
+pub(crate) mod grpc;
 pub(crate) mod retries;
 pub(crate) mod server;
 pub(crate) mod table;
