@@ -154,9 +154,14 @@ where
     }
 
     /// Returns why the call should end rather than wait for a change of the set.
-    fn verdict(&mut self, told: Told, counts: Counts) -> Option<Error> {
+    fn verdict(&mut self, told: Told, counts: Counts, closing: bool) -> Option<Error> {
         let empty = counts.members == 0 && self.hub.settings.wait_when_empty;
         if (!told.updated || empty) && !told.finished {
+            return None;
+        }
+        // Somebody is in the snapshot, but all gates have closed: the next one is about to be
+        // published.
+        if closing && self.failure.is_none() && !self.hub.progress.is_uncompiled() {
             return None;
         }
         Some(self.failure.take().unwrap_or_else(|| self.hub.shortage(counts)))
@@ -208,7 +213,7 @@ where
             }
             // Before the snapshot: an update between the two must not make an end of a wait.
             let told = self.hub.progress.told();
-            let counts = match self.choose() {
+            let (counts, closing) = match self.choose() {
                 Ok(seat) => match self.offer(seat, cx) {
                     Some(seat) => return Poll::Ready(Ok(self.depart(seat))),
                     None => continue,
@@ -217,10 +222,11 @@ where
                 Err(Missed::UsedUp(_)) => {
                     return Poll::Ready(Err(Error::policy("it used up a new table at once")));
                 }
-                Err(Missed::Nothing(counts) | Missed::Exhausted(counts)) => counts,
+                Err(Missed::Nothing(counts)) => (counts, false),
+                Err(Missed::Exhausted(counts)) => (counts, true),
             };
             if self.unready.is_empty()
-                && let Some(error) = self.verdict(told, counts)
+                && let Some(error) = self.verdict(told, counts, closing)
             {
                 return Poll::Ready(Err(error));
             }
