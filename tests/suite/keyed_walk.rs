@@ -348,7 +348,7 @@ async fn an_endpoint_is_tried_with_its_own_keys() {
 }
 
 /// The types that people would write.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "compiling it is the check")]
 fn _is_send_and_cloneable(balance: &Balance<Target, RingHash<crate::keyed_bed::ByKey>>) {
     fn all<T: Send + Sync + Clone + 'static>(_: &T) {}
     all(balance);
