@@ -87,6 +87,7 @@ mod classify;
 pub mod discover;
 mod endpoint;
 mod error;
+mod events;
 mod grpc;
 mod health;
 #[cfg(feature = "http")]
@@ -96,6 +97,7 @@ mod node;
 mod nodes;
 mod policy;
 mod settings;
+mod signals;
 mod snapshot;
 mod stats;
 mod util;
@@ -108,13 +110,16 @@ pub use classify::{Classify, ErrorsAreFailures};
 pub use discover::{driver::Driver, progress::Discovery};
 pub use endpoint::{Direct, Endpoint, Target};
 pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
-pub use health::{Health, Outcome, Panic};
+pub use events::{Cause, Event, WeightCause};
+pub use health::{Health, LatencyWeights, Outcome, Outliers, Overload, Panic, SlowStart};
 pub use policy::{
-    Affinity, And, BoxPolicy, BoxTable, Choice, Claim, Combine, Fallback, HashMod, Key, KeyMap,
-    Keyed, KeyedTable, Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or, Owner, Pick, Policy,
-    Random, Rendezvous, Ring, RingHash, RoundRobin, Scores, Skipped, Slots, SmoothTable,
-    SmoothWeighted, Spans, Structure, Turn, View, WeightedRandom, WeightedTable,
+    Affinity, And, BoxPolicy, BoxTable, Choice, Claim, Combine, CostTable, Fallback, HashMod, Key,
+    KeyMap, Keyed, KeyedTable, LeastRequest, Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or,
+    Owner, PeakEwma, Pick, Policy, Random, RandomTable, Rendezvous, Ring, RingHash, RotationTable,
+    RoundRobin, Scores, Skipped, Slots, SmoothTable, SmoothWeighted, Spans, Structure, Turn, View,
+    WeightedRandom, WeightedTable,
 };
+pub use signals::Signals;
 pub use stats::{EndpointState, EndpointStats, Stats};
 
 /// The README's examples compile.

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::health::standing::{Period, Standing};
+use crate::{
+    health::standing::{Period, Standing},
+    signals::{Meter, Pace},
+};
 
 /// One endpoint in one snapshot: what is known of it, and how to reach it.
 #[derive(Debug)]
@@ -40,6 +43,12 @@ pub(crate) struct NodeState {
     version: AtomicU32,
     /// Set while the last service that was polled was not ready.
     unready: AtomicBool,
+    /// What is measured of it, and by what; nothing if nobody asks.
+    pub(crate) pace: Pace,
+    pub(crate) meter: Option<Arc<Meter>>,
+    /// Push-backs of calls that began before this say nothing new; in nanoseconds, see
+    /// [`Hub`](crate::hub::Hub).
+    pub(crate) deaf_until: AtomicU64,
     pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) door: Weak<dyn Door>,
@@ -52,6 +61,16 @@ pub(crate) trait Door: Send + Sync + std::fmt::Debug {
 
     /// A call that counts towards a bound is over.
     fn release(&self, id: u64);
+
+    /// The endpoint pushed back a call that began then; perhaps for a time.
+    fn push_back(
+        &self,
+        node: &NodeState,
+        period: Period,
+        began: Instant,
+        asked: Option<Duration>,
+        now: Instant,
+    );
 
     /// The endpoint has failed as often as it may.
     fn eject(&self, id: u64, period: Period, now: Instant);
@@ -147,9 +166,18 @@ impl<T> Drop for Node<T> {
 }
 
 impl NodeState {
-    pub(crate) fn new(name: Arc<str>, door: Weak<dyn Door>) -> Self {
+    pub(crate) fn new(
+        name: Arc<str>,
+        door: Weak<dyn Door>,
+        meter: Option<Arc<Meter>>,
+        now: Instant,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let pace = meter.as_ref().map(|meter| meter.start(now)).unwrap_or_default();
         Self {
+            pace,
+            meter,
+            deaf_until: AtomicU64::new(0),
             standing: Standing::default(),
             counters: Counters::default(),
             nodes: AtomicUsize::new(0),
@@ -182,6 +210,12 @@ impl NodeState {
         if self.is_unready() != unready {
             self.unready.store(unready, Ordering::Relaxed);
         }
+    }
+
+    /// Returns how many calls are held here now: running, or waiting for it to be ready.
+    #[inline]
+    pub(crate) fn load(self: &Arc<Self>) -> u64 {
+        Arc::strong_count(self).saturating_sub(self.nodes.load(Ordering::Relaxed)) as u64
     }
 
     /// Returns how many calls run here now.

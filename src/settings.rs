@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{error::ConfigError, health::Health, util::random};
+use crate::{error::ConfigError, events::Listener, health::Health, util::random};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -14,6 +14,7 @@ pub(crate) struct Settings {
     pub(crate) keep_last: bool,
     pub(crate) seed: Option<u64>,
     pub(crate) starting_at: Option<u64>,
+    pub(crate) listeners: Vec<Listener>,
 }
 
 impl Default for Settings {
@@ -27,6 +28,7 @@ impl Default for Settings {
             keep_last: false,
             seed: None,
             starting_at: None,
+            listeners: Vec::new(),
         }
     }
 }

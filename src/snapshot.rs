@@ -13,6 +13,9 @@ pub(crate) struct Snapshot<T, B> {
     pub(crate) eligible: Box<[u32]>,
     /// Each member's share of the calls, by index; empty unless loads are bounded.
     pub(crate) shares: Box<[f64]>,
+    /// Each member's capacity by index, beside the greatest of the eligible; empty while all
+    /// are alike.
+    pub(crate) capacities: Box<[u32]>,
     /// Whether ejections are ignored.
     pub(crate) panic: bool,
     pub(crate) counts: Counts,

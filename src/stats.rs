@@ -69,7 +69,8 @@ pub struct EndpointStats {
     pub effective_weight: f64,
     /// Where the endpoint stands.
     pub state: EndpointState,
-    /// Time until an ejected endpoint is tried; zero if that is due.
+    /// Time until an ejected endpoint is tried; zero if that is due, none if active checks
+    /// have to pass first.
     pub returns_in: Option<Duration>,
     /// Calls that run now: sent, and not answered. A call ends when its response begins; what
     /// is left of a streamed body is not seen.
@@ -114,6 +115,8 @@ pub enum EndpointState {
 impl Stats {
     pub(crate) fn of<T, P: Policy>(hub: &Hub<T, P>) -> Self {
         let now = Instant::now();
+        // The next pick would do that first.
+        hub.catch_up(now);
         let progress = &hub.progress;
         hub.inspect(|roster, snapshot| {
             let endpoint = |node: &Arc<Node<T>>| {
@@ -158,6 +161,7 @@ impl EndpointStats {
             effective_weight: if counts { member.effective_weight() } else { 0.0 },
             state: EndpointState::of(node, member, entry),
             returns_in: match entry.record.stage() {
+                _ if entry.is_checked_out() => None,
                 Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
                 Stage::Serving | Stage::Trial { .. } => None,
             },
@@ -178,6 +182,7 @@ impl EndpointState {
     fn of<T>(node: &Node<T>, member: &Member, entry: &Entry) -> Self {
         match entry.record.stage() {
             _ if !member.is_open() => Self::Drained,
+            _ if entry.is_checked_out() => Self::Ejected,
             Stage::Out { .. } => Self::Ejected,
             Stage::Trial { .. } => Self::OnTrial,
             Stage::Serving if entry.is_kept() => Self::Kept,

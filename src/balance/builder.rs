@@ -12,6 +12,7 @@ use crate::{
     discover::{driver::Driver, launcher::Launcher},
     endpoint::Endpoint,
     error::{BoxError, ConfigError},
+    events::{Event, Listener},
     health::{Health, Outcome},
     hub::Hub,
     policy::Policy,
@@ -31,6 +32,7 @@ use crate::{
 /// | [`keep_last`](Self::keep_last) | false |
 /// | [`seed`](Self::seed) | random |
 /// | [`starting_at`](Self::starting_at) | random |
+/// | [`on_event`](Self::on_event) | none |
 ///
 /// ```
 /// use counterpoise::{Builder, Direct, Endpoint, RoundRobin, discover};
@@ -127,6 +129,25 @@ impl<K> Builder<K> {
     /// clients do not start at the same endpoint.
     pub fn starting_at(mut self, ticket: u64) -> Self {
         self.settings.starting_at = Some(ticket);
+        self
+    }
+
+    /// Adds a listener that is told what happens to endpoints. Default: none.
+    ///
+    /// Each event is told once, in order, by whichever call or task brought it about or was
+    /// telling others already; so the listener should be quick. It may look at the balancer, and
+    /// change it. A panic of it goes no further than the panic hook.
+    ///
+    /// ```
+    /// use counterpoise::{Builder, Event};
+    ///
+    /// let builder = Builder::new().on_event(|event| match event {
+    ///     Event::Ejected { endpoint, cause, .. } => eprintln!("{endpoint} is out: {cause:?}"),
+    ///     event => eprintln!("{event:?}"),
+    /// });
+    /// ```
+    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.settings.listeners.push(Listener::new(listener));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{avoid::Avoid, in_flight::InFlight};
+use super::{avoid::Avoid, in_flight::InFlight, look::Look};
 use crate::{
     bounds::{Held, Loads},
     error::{Counts, Error, ErrorKind},
@@ -77,10 +77,13 @@ impl<T, P: Policy> Hub<T, P> {
     where
         P: Pick<Req>,
     {
+        // Only what is measured needs to know the time.
+        let now = self.meter.as_ref().map_or(self.origin, |_| Instant::now());
         for _ in 0..ROUNDS {
             let snapshot = self.snapshot.load();
             let gate = |index| gate(&snapshot, index);
-            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let look = Look { snapshot: &snapshot, gate, now };
+            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
             match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
                 Choice::Member(index) => return Some(index),
                 Choice::Renew => self.renew(snapshot.generation, Instant::now()),
@@ -101,7 +104,7 @@ impl<T, P: Policy> Hub<T, P> {
     where
         P: Pick<Req>,
     {
-        self.flush_due(now);
+        self.catch_up(now);
         let snapshot = self.snapshot.load();
         // A request that has failed once is not put at risk again while it can go elsewhere.
         if avoid.is_retry(self.address()) && !snapshot.eligible.is_empty() {
@@ -149,7 +152,8 @@ impl<T, P: Policy> Hub<T, P> {
             && let Some(table) = &snapshot.table
         {
             let gate = |index| gate(snapshot, index);
-            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let look = Look { snapshot, gate, now };
+            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
             let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
             if let Some(period) = node.state.standing.admit(snapshot.panic) {
                 return Ok((node, InFlight::new(node, period, false, now)));
@@ -171,13 +175,13 @@ impl<T, P: Policy> Hub<T, P> {
         P: Pick<Req>,
     {
         let Some(loads) = &self.loads else {
-            let (node, period) = self.pick_where(snapshot, request, avoid, |_| true)?;
+            let (node, period) = self.pick_where(snapshot, request, avoid, now, |_| true)?;
             return Ok((node, InFlight::new(node, period, false, now)));
         };
         // One at a time, so that the bound is exact.
         let mut held = loads.lock();
         let has_room = |index| has_room(snapshot, &held, index);
-        let (node, period) = self.pick_where(snapshot, request, avoid, has_room)?;
+        let (node, period) = self.pick_where(snapshot, request, avoid, now, has_room)?;
         held.add(node.state.id);
         drop(held);
         let mut guard = InFlight::new(node, period, false, now);
@@ -191,6 +195,7 @@ impl<T, P: Policy> Hub<T, P> {
         snapshot: &'s Snapshot<T, P::Table>,
         request: &Req,
         avoid: &mut Avoid,
+        now: Instant,
         has_room: impl Fn(usize) -> bool,
     ) -> Result<(&'s Node<T>, Period), Missed>
     where
@@ -207,9 +212,10 @@ impl<T, P: Policy> Hub<T, P> {
             },
             _ => Gate::Closed,
         };
+        let look = Look { snapshot, gate, now };
         let mut second_best = None;
         for _ in 0..avoided.draws() {
-            let turn = Turn::new(&snapshot.eligible, &gate, &self.tickets);
+            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
             let (index, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
             let stands = avoided.gate(&node.state);
             if stands == Gate::Closed {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::{
     health::{Outcome, standing::Period},
     node::{Door, Ending, Node, NodeState, Verdict},
+    signals::Sign,
 };
 
 /// One call's place on an endpoint.
@@ -141,24 +142,37 @@ impl InFlight {
     /// Ends the call with its outcome.
     #[inline]
     pub(crate) fn close(&mut self, outcome: Outcome) {
-        let (ending, verdict) = match outcome {
-            Outcome::Success => (Ending::Success, Verdict::Good),
-            Outcome::Failure => (Ending::Failure, Verdict::Bad),
-            Outcome::Overload => (Ending::Overload, Verdict::Nothing),
-            Outcome::Neutral => (Ending::Neutral, Verdict::Nothing),
-        };
-        self.end(ending, verdict);
+        match outcome {
+            Outcome::Success => self.end(Ending::Success, Verdict::Good, Sign::Success),
+            Outcome::Failure => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
+            Outcome::Overload => self.push_back(None),
+            Outcome::OverloadFor(asked) => self.push_back(Some(asked)),
+            Outcome::Neutral => self.end(Ending::Neutral, Verdict::Nothing, Sign::Nothing),
+        }
     }
 
     /// Ends a call that could not be sent, because the endpoint failed to become ready.
     pub(crate) fn fail_unsent(&mut self) {
-        self.end(Ending::Failure, Verdict::Bad);
+        self.end(Ending::Failure, Verdict::Bad, Sign::Failure);
+    }
+
+    #[cold]
+    fn push_back(&mut self, asked: Option<Duration>) {
+        self.end(Ending::Overload, Verdict::Nothing, Sign::Overload(asked));
+        let (node, period, began) = (&self.node, self.period, self.started);
+        self.at_door(|door, now| door.push_back(node, period, began, asked, now));
     }
 
     #[inline]
-    fn end(&mut self, ending: Ending, verdict: Verdict) {
+    fn end(&mut self, ending: Ending, verdict: Verdict, sign: Sign) {
         self.stage = Stage::Closed;
         self.node.counters.end(ending);
+        if let Some(meter) = &self.node.meter {
+            let now = Instant::now();
+            // An outcome counts only in the period in which its call was admitted.
+            let counts = self.node.standing.period() == self.period;
+            meter.note(&self.node.pace, sign, self.age(now), now, counts);
+        }
         self.report(verdict);
     }
 
@@ -184,13 +198,13 @@ impl InFlight {
 
     /// Ends a call that nobody waited for to its end.
     fn abandon(&mut self) {
-        let mut verdict = Verdict::Nothing;
+        let mut end = (Verdict::Nothing, Sign::Dropped);
         self.at_door(|door, now| {
             if self.age(now) >= door.limits().drop_age {
-                verdict = Verdict::Bad;
+                end = (Verdict::Bad, Sign::Failure);
             }
         });
-        self.end(Ending::Dropped, verdict);
+        self.end(Ending::Dropped, end.0, end.1);
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -215,7 +229,7 @@ impl Drop for InFlight {
             Stage::Chosen if self.trial => self.report(Verdict::Unsent),
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
-            Stage::Inside => self.end(Ending::Failure, Verdict::Bad),
+            Stage::Inside => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
         }
     }
 }

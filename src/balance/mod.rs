@@ -7,6 +7,7 @@ mod choose;
 mod future;
 pub(crate) mod in_flight;
 mod layer;
+mod look;
 mod patience;
 mod service;
 mod waiting;

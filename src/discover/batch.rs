@@ -15,6 +15,7 @@ use crate::{
     endpoint::Endpoint,
     node::{Door, NodeState},
     policy::{FULL, Member},
+    signals::Meter,
 };
 
 /// The changes of one batch.
@@ -53,12 +54,19 @@ impl<T> Batch<T> {
         change: Change<K, Endpoint<T>>,
         keys: &mut HashMap<K, u64>,
         door: &Weak<dyn Door>,
+        meter: Option<&Arc<Meter>>,
+        now: Instant,
     ) {
         match change {
             Change::Insert(key, endpoint) => match keys.get(&key) {
                 Some(&id) => self.0.push(Op::Replace(id, endpoint)),
                 None => {
-                    let state = NodeState::new(key.to_string().into(), Weak::clone(door));
+                    let state = NodeState::new(
+                        key.to_string().into(),
+                        Weak::clone(door),
+                        meter.map(Arc::clone),
+                        now,
+                    );
                     keys.insert(key, state.id);
                     self.0.push(Op::Insert(Arc::new(state), endpoint));
                 }
@@ -73,9 +81,10 @@ impl<T> Batch<T> {
 
     /// Applies the changes as if they came one by one.
     pub(crate) fn apply(self, roster: &mut Roster<T>, now: Instant) {
+        let slowly = !roster.is_empty();
         for op in self.0 {
             match op {
-                Op::Insert(state, endpoint) => roster.insert(state, endpoint, now),
+                Op::Insert(state, endpoint) => roster.insert(state, endpoint, slowly, now),
                 Op::Replace(id, endpoint) => roster.replace(id, endpoint),
                 Op::Remove(id) => roster.remove(id),
             }

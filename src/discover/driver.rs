@@ -26,6 +26,7 @@ use crate::{
     hub::{self, Hub, Prepared},
     node::Door,
     policy::Policy,
+    signals::Meter,
     util::is_roomy,
 };
 
@@ -68,6 +69,7 @@ enum Event {
 /// The driver's end of the hub. When it is dropped, discovery is over.
 struct Link<T, P: Policy> {
     hub: Weak<Hub<T, P>>,
+    meter: Option<Arc<Meter>>,
     ended: bool,
 }
 
@@ -79,7 +81,8 @@ const BATCH: usize = 65_536;
 
 impl<D: Discover, T, P: Policy> Driver<D, T, P> {
     pub(crate) fn new(stream: D, hub: &Arc<Hub<T, P>>, closed: oneshot::Receiver<()>) -> Self {
-        let link = Link { hub: Arc::downgrade(hub), ended: false };
+        let meter = hub.meter.as_ref().map(Arc::clone);
+        let link = Link { hub: Arc::downgrade(hub), meter, ended: false };
         let (keys, batch) = (HashMap::new(), Batch::new());
         Self { stream, link, closed, keys, batch, preparing: None, event: None }
     }
@@ -149,7 +152,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         keys: &mut HashMap<K, u64>,
     ) {
         let door: Weak<dyn Door> = self.hub.clone();
-        batch.push(change, keys, &door);
+        batch.push(change, keys, &door, self.meter.as_ref(), Instant::now());
     }
 
     /// Applies a batch, or has its table compiled first if that takes long.
@@ -201,7 +204,7 @@ fn apply<T, P: Policy>(hub: &Hub<T, P>, batch: Batch<T>, table: Prepared<P::Tabl
 impl<T, P: Policy> Link<T, P> {
     fn failed(&self, error: BoxError) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.progress.failed(error);
+            hub.discovery_failed(error);
             hub.bell.notify_waiters();
         }
     }

@@ -62,9 +62,9 @@ impl Progress {
         lock(&self.words).error = None;
     }
 
-    pub(crate) fn failed(&self, error: BoxError) {
+    pub(crate) fn failed(&self, error: Arc<dyn StdError + Send + Sync>) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        lock(&self.words).error = Some(Shared(error.into()));
+        lock(&self.words).error = Some(Shared(error));
     }
 
     pub(crate) fn finish(&self, stopped: bool) {

@@ -1,5 +1,7 @@
 //! What a finished call says about its endpoint.
 
+use std::time::Duration;
+
 /// What the result of a call says about the endpoint that made it.
 ///
 /// A [`Classify`](crate::Classify) turns results into outcomes. A call that is dropped
@@ -14,9 +16,11 @@ pub enum Outcome {
     Success,
     /// The endpoint did not do its work. Adds to the count of failures.
     Failure,
-    /// The endpoint pushed back: it works, but wants less. Counted, and changes no other
-    /// count.
+    /// The endpoint pushed back: it works, but wants less. It gets less for a while, see
+    /// [`Overload`](crate::Overload). Counted, and changes no other count.
     Overload,
+    /// The same, and the endpoint said for how long.
+    OverloadFor(Duration),
     /// Says nothing about the endpoint. Counted, and changes no other count.
     Neutral,
 }

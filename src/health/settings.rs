@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::standing::MAX_FAILURES;
+use super::{LatencyWeights, Outliers, Overload, SHORT, SlowStart, YEAR, standing::MAX_FAILURES};
 use crate::error::ConfigError;
 
 /// When endpoints are ejected and how they come back.
@@ -23,6 +23,11 @@ use crate::error::ConfigError;
 /// | `panic_below` | 0.0 | 0 to 1 |
 /// | `panic` | [`Panic::UseAll`] | |
 /// | `drop_counts_after` | 1 s | any; 0 counts every drop |
+/// | `overload` | [`Overload::new`] | |
+/// | `slow_start` | off | [`SlowStart`] |
+/// | `outliers` | off | [`Outliers`] |
+/// | `latency_weights` | off | [`LatencyWeights`] |
+/// | `interval` | 10 s | a millisecond to a year |
 ///
 /// A call ends when its response begins: what comes later, in a streamed body, is not judged.
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
@@ -50,6 +55,11 @@ pub struct Health {
     panic: Panic,
     drop_counts_after: Duration,
     ejects: bool,
+    pub(super) overload: Overload,
+    pub(super) slow_start: Option<SlowStart>,
+    pub(crate) outliers: Option<Outliers>,
+    pub(super) latency_weights: Option<LatencyWeights>,
+    pub(crate) interval: Duration,
 }
 
 /// What happens to calls when too few endpoints are healthy.
@@ -77,6 +87,11 @@ impl Default for Health {
             panic: Panic::UseAll,
             drop_counts_after: Duration::from_secs(1),
             ejects: true,
+            overload: Overload::new(),
+            slow_start: None,
+            outliers: None,
+            latency_weights: None,
+            interval: Duration::from_secs(10),
         }
     }
 }
@@ -87,9 +102,10 @@ impl Health {
         Self::default()
     }
 
-    /// Ejects nobody. Outcomes are still counted in the statistics.
+    /// Ejects nobody, and push-back changes nothing. Outcomes are still counted in the
+    /// statistics.
     pub fn off() -> Self {
-        Self { ejects: false, ..Self::default() }
+        Self { ejects: false, overload: Overload::off(), ..Self::default() }
     }
 
     /// Sets how many failures in a row eject an endpoint. Default: 5.
@@ -170,6 +186,55 @@ impl Health {
         self
     }
 
+    /// Sets what happens to an endpoint that pushes back. Default: [`Overload::new`].
+    pub fn overload(mut self, overload: Overload) -> Self {
+        self.overload = overload;
+        self
+    }
+
+    /// Lets endpoints that join or return take up their share little by little. Default: off.
+    pub fn slow_start(mut self, slow_start: SlowStart) -> Self {
+        self.slow_start = Some(slow_start);
+        self
+    }
+
+    /// Ejects endpoints that do worse than their peers, too. Default: off.
+    pub fn outliers(mut self, outliers: Outliers) -> Self {
+        self.outliers = Some(outliers);
+        self
+    }
+
+    /// Lowers the weights of endpoints that stay slower than their peers. Default: off.
+    pub fn latency_weights(mut self, weights: LatencyWeights) -> Self {
+        self.latency_weights = Some(weights);
+        self
+    }
+
+    /// Sets how often endpoints are compared with their peers, for [`outliers`](Self::outliers)
+    /// and [`latency_weights`](Self::latency_weights). Default: 10 s.
+    ///
+    /// The first call at or after the end of an interval has it judged: without calls there
+    /// is nothing to judge.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Returns the settings for push-back, if it changes anything.
+    pub(crate) fn heeded_overload(&self) -> Option<&Overload> {
+        Some(&self.overload).filter(|overload| !overload.is_off())
+    }
+
+    /// Returns whether endpoints are compared with their peers.
+    pub(crate) const fn compares(&self) -> bool {
+        (self.outliers.is_some() && self.ejects) || self.latency_weights.is_some()
+    }
+
+    /// Returns whether anybody is ejected at all.
+    pub(crate) const fn ejects(&self) -> bool {
+        self.ejects
+    }
+
     /// Returns the age from which a dropped call is a failure.
     pub(crate) const fn drop_age(&self) -> Duration {
         self.drop_counts_after
@@ -216,15 +281,18 @@ impl Health {
         refuse(self.base_ejection.is_zero(), "base_ejection", "must be longer than zero")?;
         let longest = self.max_ejection;
         refuse(longest < self.base_ejection, "max_ejection", "must not be below base_ejection")?;
-        refuse(longest > LONGEST, "max_ejection", "must be at most a year")?;
+        refuse(longest > YEAR, "max_ejection", "must be at most a year")?;
         let growth = self.growth;
         refuse(!(1.0..=1e6).contains(&growth), "growth", "must be between 1 and 1,000,000")?;
         refuse(outside(self.jitter), "jitter", "must be between 0 and 1")?;
         refuse(self.trial_successes == 0, "trial_successes", "must be at least 1")?;
         refuse(outside(self.max_ejected), "max_ejected", "must be between 0 and 1")?;
-        refuse(outside(self.panic_below), "panic_below", "must be between 0 and 1")
+        refuse(outside(self.panic_below), "panic_below", "must be between 0 and 1")?;
+        let interval = !(SHORT..=YEAR).contains(&self.interval);
+        refuse(interval, "interval", "must be from a millisecond to a year")?;
+        self.overload.validate()?;
+        self.slow_start.as_ref().map_or(Ok(()), SlowStart::validate)?;
+        self.outliers.as_ref().map_or(Ok(()), Outliers::validate)?;
+        self.latency_weights.as_ref().map_or(Ok(()), LatencyWeights::validate)
     }
 }
-
-/// No period is longer, so that adding one to any instant stays in range.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

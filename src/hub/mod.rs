@@ -19,12 +19,14 @@ use crate::{
     bounds::Loads,
     capacity::{self, CapacityChange},
     discover::{launcher::Launcher, progress::Progress, roster::Roster},
-    error::{Counts, Error, ErrorKind},
+    error::{BoxError, Counts, Error, ErrorKind},
+    events::{Event, Events},
     health::standing::Period,
     node::{Door, Limits, Node, NodeState, Verdict},
     nodes::Nodes,
     policy::{Policy, ticket::Tickets},
     settings::Settings,
+    signals::Meter,
     snapshot::Snapshot,
     util::{drop_users, lock},
 };
@@ -36,12 +38,17 @@ pub(crate) struct Hub<T, P: Policy> {
     due: AtomicU64,
     /// From when on what was gathered is to be published; not before `due`.
     publish_due: AtomicU64,
-    origin: Instant,
+    /// From when on time itself has moved something; not before `due`.
+    move_due: AtomicU64,
+    pub(crate) origin: Instant,
     pub(crate) policy: P,
     pub(crate) tickets: Tickets,
     pub(crate) settings: Settings,
     door: Mutex<Room<T>>,
     pub(crate) progress: Progress,
+    events: Events,
+    /// What is measured of calls, if anybody asks for it.
+    pub(crate) meter: Option<Arc<Meter>>,
     launcher: Launcher,
     /// Calls that run, if the policy bounds their number per endpoint.
     pub(crate) loads: Option<Loads>,
@@ -60,6 +67,8 @@ struct Room<T> {
     panic: bool,
     /// Transitions that the published snapshot does not show yet.
     gathered: usize,
+    /// Whether somebody was in service when events were last told.
+    eligible: bool,
 }
 
 /// What was compiled ahead, if anything was; nothing if the policy panicked.
@@ -84,25 +93,40 @@ const GATHER: Duration = Duration::from_millis(10);
 impl<T, P: Policy> Hub<T, P> {
     pub(crate) fn new(policy: P, settings: Settings, launcher: Launcher, now: Instant) -> Self {
         let (seed, first_ticket) = settings.draw();
-        let roster = Roster::new(settings.health.clone(), settings.keep_last, seed);
+        let mut roster = Roster::new(settings.health.clone(), settings.keep_last, seed, now);
+        let events = Events::new(settings.listeners.clone());
+        if events.is_heard() {
+            roster.listen();
+        }
+        let meter = Meter::new(policy.signals(), settings.health.compares(), now);
         let hub = Self {
             snapshot: ArcSwap::from_pointee(Snapshot {
                 generation: 0,
                 nodes: Nodes::default(),
                 eligible: Box::default(),
                 shares: Box::default(),
+                capacities: Box::default(),
                 panic: false,
                 counts: Counts::default(),
                 table: None,
             }),
             due: AtomicU64::new(NEVER),
             publish_due: AtomicU64::new(NEVER),
+            move_due: AtomicU64::new(NEVER),
             origin: now,
+            events,
+            meter: meter.map(Arc::new),
             loads: policy.bound().map(Loads::new),
             policy,
             tickets: Tickets::new(first_ticket, seed),
             settings,
-            door: Mutex::new(Room { roster, published: now, panic: false, gathered: 0 }),
+            door: Mutex::new(Room {
+                roster,
+                published: now,
+                panic: false,
+                gathered: 0,
+                eligible: false,
+            }),
             progress: Progress::default(),
             launcher,
             waiting: AtomicUsize::new(0),
@@ -132,9 +156,11 @@ impl<T, P: Policy> Hub<T, P> {
         let (result, change) = work(&mut room.roster);
         let former = self.settle(&mut room, change, table, now);
         let discarded = room.roster.take_discarded();
+        self.note_events(&mut room);
         drop(room);
-        // Users' services are dropped here, outside the door.
+        // Users' services are dropped here, and listeners told, outside the door.
         drop_users((former, discarded));
+        self.events.tell();
         if change != Change::Nothing {
             self.bell.notify_waiters();
         }
@@ -151,6 +177,26 @@ impl<T, P: Policy> Hub<T, P> {
             (found, if found { Change::Members } else { Change::Nothing })
         });
         if found { change } else { CapacityChange::Unknown }
+    }
+
+    /// Puts what has happened in line to be told: behind the door, so in order.
+    fn note_events(&self, room: &mut Room<T>) {
+        if !self.events.is_heard() {
+            return;
+        }
+        self.events.add(room.roster.take_events());
+        let eligible = room.roster.has_eligible();
+        if std::mem::replace(&mut room.eligible, eligible) && !eligible {
+            self.events.add([Event::NothingEligible { counts: room.roster.counts() }]);
+        }
+    }
+
+    /// Notes an error that discovery has yielded.
+    pub(crate) fn discovery_failed(&self, error: BoxError) {
+        let error: Arc<dyn std::error::Error + Send + Sync> = error.into();
+        self.progress.failed(Arc::clone(&error));
+        self.events.add([Event::DiscoveryFailed { error }]);
+        self.events.tell();
     }
 
     /// Looks at the members and the snapshot that shows them, both of one moment.
@@ -173,6 +219,20 @@ impl<T, P: Policy> Hub<T, P> {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let due = self.due.load(Ordering::Acquire);
         (due != NEVER).then(|| self.origin + Duration::from_nanos(due))
+    }
+
+    /// Does what time has brought: moves capacities, compares endpoints with their peers,
+    /// publishes what was gathered for long enough.
+    pub(crate) fn catch_up(&self, now: Instant) {
+        let due = self.move_due.load(Ordering::Acquire);
+        if due == NEVER || self.since_origin(now) < due {
+            return self.flush_due(now);
+        }
+        // One goes, and the others need not wait at the door.
+        let relaxed = Ordering::Relaxed;
+        if self.move_due.compare_exchange(due, NEVER, relaxed, relaxed).is_ok() {
+            self.visit(now, |roster| ((), health(roster.advance(now))));
+        }
     }
 
     /// Has the driver run, if it could not be spawned before.
@@ -207,7 +267,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Publishes what was gathered for long enough.
-    pub(crate) fn flush_due(&self, now: Instant) {
+    fn flush_due(&self, now: Instant) {
         if self.since_origin(now) >= self.publish_due.load(Ordering::Acquire) {
             self.flush(now);
         }
@@ -259,8 +319,10 @@ impl<T, P: Policy> Hub<T, P> {
         let gathered = (room.gathered > 0).then(|| room.published + GATHER);
         let publish = gathered.map_or(NEVER, |at| self.since_origin(at));
         let trial = room.roster.next_trial().map_or(NEVER, |at| self.since_origin(at));
+        let moves = room.roster.next_move().map_or(NEVER, |at| self.since_origin(at));
         self.publish_due.store(publish, Ordering::Release);
-        self.due.store(trial.min(publish), Ordering::Release);
+        self.move_due.store(moves, Ordering::Release);
+        self.due.store(trial.min(publish).min(moves), Ordering::Release);
     }
 
     /// 584 years fit.
@@ -283,6 +345,29 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
         if let Some(loads) = &self.loads {
             loads.release(id);
         }
+    }
+
+    fn push_back(
+        &self,
+        node: &NodeState,
+        period: Period,
+        began: Instant,
+        asked: Option<Duration>,
+        now: Instant,
+    ) {
+        let Some(overload) = self.settings.health.heeded_overload() else { return };
+        let is_news = || self.since_origin(began) >= node.deaf_until.load(Ordering::Relaxed);
+        if !is_news() {
+            return;
+        }
+        self.visit(now, |roster| {
+            let heard = is_news() && roster.push_back(node.id, period, asked, now);
+            if heard {
+                let until = self.since_origin(now + overload.deafness());
+                node.deaf_until.store(until, Ordering::Relaxed);
+            }
+            ((), health(heard))
+        });
     }
 
     fn eject(&self, id: u64, period: Period, now: Instant) {

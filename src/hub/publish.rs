@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Change, Former, GATHER, Hub, Prepared, Room, SMALL};
 use crate::{
     nodes::Changes,
-    policy::{Member, Policy, View},
+    policy::{FULL, Member, Policy, View},
     snapshot::Snapshot,
 };
 
@@ -74,7 +74,9 @@ impl<T, P: Policy> Hub<T, P> {
         let generation = former.generation + 1;
         let counts = roster.counts();
         let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
-        let next = Snapshot { generation, nodes, eligible, shares, panic, counts, table };
+        let capacities = capacities(&view);
+        let next =
+            Snapshot { generation, nodes, eligible, shares, capacities, panic, counts, table };
         self.snapshot.store(Arc::new(next));
         room.panic = room.roster.is_panic();
         room.roster.unpublished = Changes::default();
@@ -106,6 +108,19 @@ impl<T, P: Policy> Hub<T, P> {
     fn random_start(&self) -> Option<u64> {
         self.settings.starting_at.is_none().then(|| self.tickets.seed())
     }
+}
+
+/// Returns each member's capacity beside the greatest of the eligible, unless all are alike.
+fn capacities(view: &View<'_>) -> Box<[u32]> {
+    if !view.is_uneven() {
+        return Box::default();
+    }
+    let greatest = view.capacities().map(|(_, _, capacity)| capacity).max().unwrap_or(1);
+    let mut capacities = vec![FULL; view.members().len()];
+    for (index, _, capacity) in view.capacities() {
+        capacities[index as usize] = (capacity * u64::from(FULL) / greatest) as u32;
+    }
+    capacities.into()
 }
 
 /// Returns each member's share of the effective weights of the eligible.

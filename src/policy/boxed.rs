@@ -3,6 +3,7 @@
 use std::{any::Any, fmt, sync::Arc};
 
 use super::{Choice, Claim, Pick, Policy, Turn, View};
+use crate::signals::Signals;
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
@@ -28,6 +29,7 @@ pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
     fn bound(&self) -> Option<f64>;
+    fn signals(&self) -> Option<Signals>;
     fn is_costly(&self, changes: usize, weight: u64) -> bool;
 }
 
@@ -61,6 +63,10 @@ impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
         P::bound(self)
     }
 
+    fn signals(&self) -> Option<Signals> {
+        P::signals(self)
+    }
+
     fn is_costly(&self, changes: usize, weight: u64) -> bool {
         P::is_costly(self, changes, weight)
     }
@@ -89,6 +95,10 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
 
     fn bound(&self) -> Option<f64> {
         self.0.bound()
+    }
+
+    fn signals(&self) -> Option<Signals> {
+        self.0.signals()
     }
 
     fn is_costly(&self, changes: usize, weight: u64) -> bool {

@@ -6,7 +6,10 @@
 //! else, so that every choice can be repeated.
 
 mod boxed;
+mod choices;
 mod keyed;
+mod least_request;
+mod peak_ewma;
 mod random;
 mod round_robin;
 mod smooth_weighted;
@@ -19,14 +22,18 @@ pub use keyed::{
     Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, KeyedTable, Maglev, Or, Owner,
     Rendezvous, Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
 };
-pub use random::{Random, WeightedRandom, WeightedTable};
+pub use least_request::LeastRequest;
+pub use peak_ewma::{CostTable, PeakEwma};
+pub use random::{Random, RandomTable, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
-pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RoundRobin};
+pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RotationTable, RoundRobin};
 pub use smooth_weighted::{SmoothTable, SmoothWeighted};
-pub(crate) use turn::Gate;
 pub use turn::Turn;
+pub(crate) use turn::{Gate, Sight};
 pub(crate) use view::FULL;
 pub use view::{Member, View};
+
+use crate::signals::Signals;
 
 /// Compiles what its picks need to know of the members.
 ///
@@ -56,6 +63,12 @@ pub trait Policy: Send + Sync + 'static {
     fn is_costly(&self, changes: usize, weight: u64) -> bool {
         let _ = (changes, weight);
         false
+    }
+
+    /// Returns what the policy wants to know of calls that have ended, for
+    /// [`Turn::latency`]. Asked once. Default: nothing.
+    fn signals(&self) -> Option<Signals> {
+        None
     }
 
     /// Returns the factor by which the load of each endpoint is bounded; see

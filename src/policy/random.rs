@@ -5,8 +5,9 @@ use super::{Choice, Pick, Policy, Turn, View};
 /// Chooses an eligible endpoint at random, each with the same chance.
 ///
 /// The draws come from the balancer's tickets and its [`seed`](crate::Builder::seed), so that
-/// they can be repeated. Weights are ignored, but for zero. Cost per pick: one `fetch_add`,
-/// and none with a single endpoint. Cost per rebuild: none.
+/// they can be repeated. Weights are ignored, but for zero; while capacities differ, each
+/// endpoint's chance is in proportion to its own. Cost per pick: one `fetch_add`,
+/// and none with a single endpoint. Cost per rebuild: O(n) to see that all capacities are alike.
 ///
 /// ```
 /// use counterpoise::{Balance, Direct, Endpoint, Random, discover};
@@ -56,23 +57,35 @@ impl WeightedRandom {
     }
 }
 
-impl Policy for Random {
-    type Table = ();
+/// The table of [`Random`].
+#[derive(Debug)]
+pub struct RandomTable {
+    /// While capacities differ.
+    uneven: Option<WeightedTable>,
+}
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+impl Policy for Random {
+    type Table = RandomTable;
+
+    fn compile(&self, view: &View<'_>, _previous: Option<&RandomTable>) -> RandomTable {
+        RandomTable { uneven: view.is_uneven().then(|| WeightedTable::new(view.capacities())) }
+    }
 }
 
 impl<Req: ?Sized> Pick<Req> for Random {
-    fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-        let place = match turn.eligible() {
-            [_] => 0,
-            eligible => turn.random_below(eligible.len() as u64) as usize,
+    fn pick(&self, table: &RandomTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+        let place = match (turn.eligible(), &table.uneven) {
+            ([_], _) => 0,
+            (_, Some(table)) => table.owner(turn.random_below(table.total)),
+            (eligible, None) => turn.random_below(eligible.len() as u64) as usize,
         };
         member(turn, place)
     }
 }
 
-fn member(turn: &Turn<'_>, place: usize) -> Choice {
+/// Chooses the eligible member at a place.
+#[inline]
+pub(super) fn member(turn: &Turn<'_>, place: usize) -> Choice {
     turn.eligible().get(place).map_or(Choice::Any, |&index| Choice::Member(index as usize))
 }
 
@@ -89,7 +102,13 @@ pub struct WeightedTable {
 }
 
 impl WeightedTable {
-    fn new(shares: &[u64]) -> Self {
+    /// Compiles the shares of the eligible members: index, id and weight of each.
+    pub(super) fn new(shares: impl Iterator<Item = (u32, u64, u64)>) -> Self {
+        let shares: Vec<_> = shares.map(|(_, _, share)| share).collect();
+        Self::of(&shares)
+    }
+
+    fn of(shares: &[u64]) -> Self {
         let all: u128 = shares.iter().copied().map(u128::from).sum();
         // Only beyond 63 bits, which no real set reaches, are the weights made coarser.
         let coarse = (u128::BITS - all.leading_zeros()).saturating_sub(u64::BITS - 1);
@@ -111,8 +130,25 @@ impl WeightedTable {
         Self { sums, cuts, shift, total }
     }
 
+    pub(super) const fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the first number that the endpoint at a place owns, and how many it owns.
+    #[inline]
+    pub(super) fn span(&self, place: usize) -> (u64, u64) {
+        let end = self.sums.get(place).copied().unwrap_or(self.total);
+        let start = place.checked_sub(1).map_or(0, |before| self.sums[before]);
+        (start, end - start)
+    }
+
     /// Finds the endpoint that owns a number below the total.
-    fn owner(&self, draw: u64) -> usize {
+    #[inline]
+    pub(super) fn owner(&self, draw: u64) -> usize {
         let part = (draw >> self.shift) as usize;
         let mut place = self.cuts.get(part).map_or(0, |&first| first as usize);
         while self.sums.get(place).is_some_and(|&sum| sum <= draw) {
@@ -126,8 +162,7 @@ impl Policy for WeightedRandom {
     type Table = WeightedTable;
 
     fn compile(&self, view: &View<'_>, _previous: Option<&WeightedTable>) -> WeightedTable {
-        let shares: Vec<_> = view.shares().map(|(_, _, share)| share).collect();
-        WeightedTable::new(&shares)
+        WeightedTable::new(view.shares())
     }
 }
 
@@ -146,7 +181,7 @@ mod tests {
     use super::*;
 
     fn owners(weights: &[u64]) -> Vec<usize> {
-        let table = WeightedTable::new(weights);
+        let table = WeightedTable::of(weights);
         (0..table.total).map(|draw| table.owner(draw)).collect()
     }
 
@@ -170,9 +205,9 @@ mod tests {
 
     #[test]
     fn b31_sums_beyond_32_and_64_bits() {
-        let table = WeightedTable::new(&[u64::from(u32::MAX), u64::from(u32::MAX), 1]);
+        let table = WeightedTable::of(&[u64::from(u32::MAX), u64::from(u32::MAX), 1]);
         assert_eq!(table.owner(table.total - 1), 2);
-        let table = WeightedTable::new(&[u64::MAX / 2; 10_000]);
+        let table = WeightedTable::of(&[u64::MAX / 2; 10_000]);
         assert_eq!(table.owner(0), 0);
         assert_eq!(table.owner(table.total - 1), 9_999);
     }

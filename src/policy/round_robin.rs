@@ -1,6 +1,6 @@
 //! Round robin: each eligible endpoint in turn.
 
-use super::{Choice, Pick, Policy, Turn, View};
+use super::{Choice, Pick, Policy, Turn, View, smooth_weighted::SmoothTable};
 
 /// Round robin: the one to use. Another name of [`MaskRoundRobin`].
 pub type RoundRobin = MaskRoundRobin;
@@ -14,8 +14,11 @@ pub type RoundRobin = MaskRoundRobin;
 /// nobody inherits the share of a dead neighbour. Where the number of endpoints is no
 /// power of two, there is one seam in 2^64 picks.
 ///
-/// Weights are ignored, but for zero. Cost per pick: one `fetch_add`, and none with a single
-/// endpoint. Cost per rebuild: none.
+/// Weights are ignored, but for zero. Capacities are not: while those of the eligible
+/// endpoints differ, because one starts slowly, say, the rotation is that of
+/// [`SmoothWeighted`](crate::SmoothWeighted) with the capacities for weights, at its costs.
+/// Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per rebuild: O(n)
+/// to see that all capacities are alike.
 ///
 /// ```
 /// use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
@@ -51,27 +54,56 @@ impl ModuloRoundRobin {
     }
 }
 
-impl Policy for MaskRoundRobin {
-    type Table = ();
+/// The table of a round robin.
+#[derive(Debug)]
+pub struct RotationTable {
+    /// While capacities differ.
+    uneven: Option<SmoothTable>,
+}
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+impl RotationTable {
+    fn new(view: &View<'_>, previous: Option<&Self>) -> Self {
+        let former = previous.and_then(|table| table.uneven.as_ref());
+        let uneven = || SmoothTable::new(view, view.capacities(), former);
+        Self { uneven: view.is_uneven().then(uneven) }
+    }
+
+    #[inline]
+    fn pick(&self, turn: &Turn<'_>, place: impl Fn(u64, u64) -> u64) -> Choice {
+        match &self.uneven {
+            None => rotate(turn, place),
+            Some(table) => table.pick(turn),
+        }
+    }
+}
+
+impl Policy for MaskRoundRobin {
+    type Table = RotationTable;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&RotationTable>) -> RotationTable {
+        RotationTable::new(view, previous)
+    }
 }
 
 impl Policy for ModuloRoundRobin {
-    type Table = ();
+    type Table = RotationTable;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn compile(&self, view: &View<'_>, previous: Option<&RotationTable>) -> RotationTable {
+        RotationTable::new(view, previous)
+    }
 }
 
 impl<Req: ?Sized> Pick<Req> for MaskRoundRobin {
-    fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-        rotate(turn, |ticket, n| if n.is_power_of_two() { ticket & (n - 1) } else { ticket % n })
+    fn pick(&self, table: &RotationTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+        let place =
+            |ticket, n: u64| if n.is_power_of_two() { ticket & (n - 1) } else { ticket % n };
+        table.pick(turn, place)
     }
 }
 
 impl<Req: ?Sized> Pick<Req> for ModuloRoundRobin {
-    fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-        rotate(turn, |ticket, n| ticket % n)
+    fn pick(&self, table: &RotationTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+        table.pick(turn, |ticket, n| ticket % n)
     }
 }
 

@@ -1,8 +1,9 @@
 //! What one pick may know beside its table and its request.
 
-use std::{cell::Cell, fmt};
+use std::{cell::Cell, fmt, time::Duration};
 
-use super::ticket::Tickets;
+use super::{ticket::Tickets, view::FULL};
+use crate::util::random::scramble;
 
 /// How a member stands to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +19,31 @@ pub(crate) enum Gate {
     Welcome,
 }
 
+/// What a pick can see of the members at its very moment. Indexes out of range are nobody.
+pub(crate) trait Sight {
+    /// How a member stands to the request.
+    fn gate(&self, index: usize) -> Gate;
+
+    /// Calls that a member holds: running, or waiting for it to become ready.
+    fn load(&self, index: usize) -> u64;
+
+    /// Failed calls of a member that still count as load.
+    fn failures(&self, index: usize) -> u64;
+
+    /// What a call there costs, in nanoseconds.
+    fn cost(&self, index: usize) -> f64;
+
+    /// The part of its weight that counts, beside the greatest part of anybody, in units of
+    /// 1/[`FULL`].
+    fn capacity(&self, index: usize) -> u32;
+
+    fn name(&self, index: usize) -> &str;
+}
+
 /// One pick's view of its snapshot, and its ticket.
 pub struct Turn<'a> {
     eligible: &'a [u32],
-    gate: &'a dyn Fn(usize) -> Gate,
+    sight: &'a dyn Sight,
     tickets: &'a Tickets,
     ticket: Cell<Option<u64>>,
 }
@@ -30,10 +52,10 @@ impl<'a> Turn<'a> {
     #[inline]
     pub(crate) const fn new(
         eligible: &'a [u32],
-        gate: &'a dyn Fn(usize) -> Gate,
+        sight: &'a dyn Sight,
         tickets: &'a Tickets,
     ) -> Self {
-        Self { eligible, gate, tickets, ticket: Cell::new(None) }
+        Self { eligible, sight, tickets, ticket: Cell::new(None) }
     }
 
     /// Returns the number that this pick drew from the balancer's counter.
@@ -60,7 +82,13 @@ impl<'a> Turn<'a> {
     #[must_use]
     #[inline]
     pub fn random_below(&self, bound: u64) -> u64 {
-        let random = self.tickets.random(self.ticket());
+        self.draw(0, bound)
+    }
+
+    /// Draws the n-th random number of this pick, in `0..bound`; they are independent.
+    #[inline]
+    pub(crate) fn draw(&self, nth: u64, bound: u64) -> u64 {
+        let random = scramble(self.tickets.random(self.ticket()), nth);
         ((u128::from(random) * u128::from(bound)) >> 64) as u64
     }
 
@@ -86,19 +114,66 @@ impl<'a> Turn<'a> {
     /// welcome. Others need not ask: they are asked again. Cost: O(1).
     #[must_use]
     pub fn welcomes(&self, index: usize) -> bool {
-        (self.gate)(index) == Gate::Welcome
+        self.sight.gate(index) == Gate::Welcome
     }
 
     /// Returns whether the member at this index may be picked at this very moment, within its
     /// bound if there is one, also if the request was there before. Cost: O(1).
     #[must_use]
     pub fn admits(&self, index: usize) -> bool {
-        matches!((self.gate)(index), Gate::Tried | Gate::Welcome)
+        matches!(self.sight.gate(index), Gate::Tried | Gate::Welcome)
+    }
+
+    /// Returns how many calls the member at this index holds at this very moment: those that
+    /// run there, and those that wait for it to become ready; 0 if there is no such member.
+    /// Cost: O(1).
+    #[must_use]
+    #[inline]
+    pub fn in_flight(&self, index: usize) -> u64 {
+        self.sight.load(index)
+    }
+
+    /// Returns the moving latency of the member at this index, as [`PeakEwma`](crate::PeakEwma)
+    /// sees it; zero unless the policy asks for it by [`Policy::signals`](crate::Policy::signals).
+    /// Cost: O(1).
+    #[must_use]
+    pub fn latency(&self, index: usize) -> Duration {
+        Duration::from_nanos(self.cost(index) as u64)
+    }
+
+    /// Returns what part of its weight the member at this index may use now: 1 for those that
+    /// may use most. See [`Member::effective_weight`](crate::Member::effective_weight) for the
+    /// weight itself. Cost: O(1).
+    #[must_use]
+    pub fn capacity(&self, index: usize) -> f64 {
+        f64::from(self.sight.capacity(index)) / f64::from(FULL)
+    }
+
+    /// Returns whether the capacity of a member covers a number of 16 random bits. As the
+    /// capacity grows it covers more numbers, and never one less.
+    #[inline]
+    pub(crate) fn covers(&self, index: usize, random: impl FnOnce() -> u16) -> bool {
+        let capacity = self.sight.capacity(index);
+        capacity == FULL || u32::from(random()) < capacity
+    }
+
+    #[inline]
+    pub(crate) fn cost(&self, index: usize) -> f64 {
+        self.sight.cost(index)
+    }
+
+    #[inline]
+    pub(crate) fn failures(&self, index: usize) -> u64 {
+        self.sight.failures(index)
+    }
+
+    pub(crate) fn name(&self, index: usize) -> &'a str {
+        self.sight.name(index)
     }
 
     /// Returns whether only its bound keeps this request from the member.
     pub(crate) fn is_merely_full(&self, index: usize) -> bool {
-        (self.gate)(index) == Gate::Full
+        self.sight.gate(index) == Gate::Full
     }
 }
 

@@ -59,13 +59,28 @@ impl<'a> View<'a> {
     /// Returns index, id and effective weight of each eligible member, in order; the
     /// weights as whole numbers that are comparable with each other.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        let (members, eligible) = (self.members, self.eligible);
-        let members = eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)));
-        let all_full = members.clone().all(|(_, member)| member.capacity == FULL);
-        members.map(move |(index, member)| {
-            let factor = if all_full { 1 } else { member.capacity };
+        let factor = self.is_uneven();
+        self.candidates().map(move |(index, member)| {
+            let factor = if factor { member.capacity } else { 1 };
             (index, member.id, u64::from(member.weight) * u64::from(factor))
         })
+    }
+
+    /// Returns the same as if all set weights were equal.
+    pub(crate) fn capacities(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        self.candidates().map(|(index, member)| (index, member.id, u64::from(member.capacity)))
+    }
+
+    /// Returns whether the eligible members may use different parts of their weights.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let mut capacities = self.candidates().map(|(_, member)| member.capacity);
+        let first = capacities.next();
+        capacities.any(|capacity| Some(capacity) != first)
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (u32, &'a Member)> {
+        let (members, eligible) = (self.members, self.eligible);
+        eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)))
     }
 }
 
@@ -92,7 +107,15 @@ impl Member {
     /// Returns the weight that counts: the set weight times the capacity factor.
     #[must_use]
     pub fn effective_weight(&self) -> f64 {
-        f64::from(self.weight) * f64::from(self.capacity) / f64::from(FULL)
+        f64::from(self.weight) * self.capacity()
+    }
+
+    /// Returns what part of the weight counts at present, from 0 to 1: less than 1 while the
+    /// endpoint starts slowly, has pushed back, is slower than its peers, or by
+    /// [`set_capacity`](crate::Balance::set_capacity).
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        f64::from(self.capacity) / f64::from(FULL)
     }
 
     /// Returns whether the endpoint may take traffic at all, as far as its weight goes.

@@ -17,6 +17,12 @@ pub(crate) const fn splitmix64(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Returns the n-th of the numbers that one random number stands for; the 0-th is itself.
+#[inline]
+pub(crate) const fn scramble(random: u64, nth: u64) -> u64 {
+    if nth == 0 { random } else { splitmix64(random ^ nth.wrapping_mul(0xd6e8_feb8_6659_fd93)) }
+}
+
 /// A sequence of random numbers with one owner.
 #[derive(Debug)]
 pub(crate) struct Random(u64);

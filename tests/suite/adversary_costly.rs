@@ -65,8 +65,8 @@ impl Policy for Staged {
 }
 
 impl<Req> Pick<Req> for Staged {
-    fn pick(&self, table: &(), request: &Req, turn: &Turn<'_>) -> Choice {
-        RoundRobin::new().pick(table, request, turn)
+    fn pick(&self, _table: &(), _request: &Req, _turn: &Turn<'_>) -> Choice {
+        Choice::Any
     }
 }
 

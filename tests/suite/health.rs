@@ -1,6 +1,6 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
-use counterpoise::{Builder, Classify, EndpointState, Error, Health, Outcome};
+use counterpoise::{Builder, Classify, EndpointState, Error, Health, Outcome, Overload};
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt, retry};
@@ -112,7 +112,8 @@ async fn b62_a_classifier_may_call_refusals_failures() {
 #[tokio::test(start_paused = true)]
 async fn b62_what_is_ignored_neither_adds_nor_resets() {
     for outcome in [Outcome::Neutral, Outcome::Overload] {
-        let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
+        let health = eject3().overload(Overload::off());
+        let builder = Builder::new().health(health).classify_fn(refusals(outcome));
         let mut bed = Bed::build(&["a", "b"], builder).await;
         play(&mut bed, &[Act::Err, Act::Reject, Act::Err, Act::Reject]).await;
         assert_eq!(bed.stats("a").consecutive_failures, 2, "{outcome:?}");
@@ -135,11 +136,16 @@ async fn b62_a_success_in_between_resets() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_overloads_eject_nobody() {
-    let builder = Builder::new().health(eject1()).classify_fn(refusals(Outcome::Overload));
-    let mut bed = Bed::build(&["a", "b"], builder).await;
-    bed.sites["a"].act(Act::Reject);
-    assert_eq!(bed.route(2_000).await, "ab".repeat(1_000));
-    assert_eq!((bed.stats("a").overloads, bed.stats("a").failures), (1_000, 0));
+    for (overload, refused) in [(Overload::off(), 1_000), (Overload::new(), 667)] {
+        let health = eject1().overload(overload);
+        let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));
+        let mut bed = Bed::build(&["a", "b"], builder).await;
+        bed.sites["a"].act(Act::Reject);
+        let route = bed.route(2_000).await;
+        // One crowd of push-backs halves the share that is left, once: a third.
+        assert_eq!(share(&route, "a"), refused);
+        assert_eq!((bed.stats("a").overloads, bed.stats("a").failures), (refused as u64, 0));
+    }
 }
 
 #[tokio::test(start_paused = true)]

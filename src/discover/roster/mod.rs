@@ -3,24 +3,29 @@
 //! Nothing here is atomic or published: [`Hub`](crate::hub::Hub) holds the roster under
 //! one mutex and publishes what has changed.
 
+mod capacities;
+mod comparison;
+mod membership;
 mod transitions;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use tokio::time::Instant;
 
 use crate::{
-    endpoint::Endpoint,
     error::Counts,
+    events::Event,
     health::{
         Health,
         ejection::{Record, Stage},
-        standing::{Period, State},
+        factors::Factors,
+        pace::Patience,
+        standing::Period,
     },
-    node::{Node, NodeState},
+    node::Node,
     nodes::Changes,
-    policy::{FULL, Member},
-    util::{random::Random, trim},
+    policy::Member,
+    util::random::Random,
 };
 
 #[derive(Debug)]
@@ -31,6 +36,11 @@ pub(crate) struct Roster<T> {
     records: Vec<Entry>,
     /// Who waits to be tried, and from when on.
     queue: BTreeSet<(Instant, u64)>,
+    /// Whose capacity moves by itself, and when the next does.
+    moving: BTreeSet<u64>,
+    next_move: Option<Instant>,
+    /// When endpoints are compared with their peers next.
+    next_comparison: Option<Instant>,
     tally: Tally,
     health: Health,
     keep_last: bool,
@@ -41,11 +51,17 @@ pub(crate) struct Roster<T> {
     random: Random,
     /// Nodes that were let go of: their services are dropped outside the door.
     discarded: Vec<Arc<Node<T>>>,
+    /// What has happened, if anybody listens.
+    events: Option<Vec<Event>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) record: Record,
+    factors: Factors,
+    patience: Patience,
+    /// Active checks have taken it out.
+    checked_out: bool,
     /// Discovery has removed it, when so many had joined. It leaves at the end of the batch,
     /// unless it is kept.
     left: Option<u64>,
@@ -55,6 +71,19 @@ impl Entry {
     /// Returns whether it stays only because it was among the last.
     pub(crate) const fn is_kept(&self) -> bool {
         self.left.is_some()
+    }
+
+    /// Returns whether active checks keep it out.
+    pub(crate) const fn is_checked_out(&self) -> bool {
+        self.checked_out
+    }
+
+    /// Returns until when it waits to be tried by a call.
+    fn waits_until(&self) -> Option<Instant> {
+        match self.record.stage() {
+            Stage::Out { until, .. } if !self.checked_out => Some(until),
+            _ => None,
+        }
     }
 }
 
@@ -72,8 +101,12 @@ impl Tally {
 }
 
 impl<T> Roster<T> {
-    pub(crate) fn new(health: Health, keep_last: bool, seed: u64) -> Self {
+    pub(crate) fn new(health: Health, keep_last: bool, seed: u64, now: Instant) -> Self {
         Self {
+            moving: BTreeSet::new(),
+            next_move: None,
+            next_comparison: health.compares().then(|| now + health.interval),
+            events: None,
             nodes: Vec::new(),
             members: Vec::new(),
             records: Vec::new(),
@@ -141,7 +174,32 @@ impl<T> Roster<T> {
     }
 
     pub(crate) fn take_discarded(&mut self) -> Vec<Arc<Node<T>>> {
-        std::mem::take(&mut self.discarded)
+        mem::take(&mut self.discarded)
+    }
+
+    /// Has events noted from here on.
+    pub(crate) fn listen(&mut self) {
+        self.events = Some(Vec::new());
+    }
+
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        self.events.as_mut().map(mem::take).unwrap_or_default()
+    }
+
+    /// Returns whether nobody is a member.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Returns whether somebody is in service, whatever panic makes of it.
+    pub(crate) const fn has_eligible(&self) -> bool {
+        self.tally.candidates > self.tally.ejected
+    }
+
+    fn note(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &mut self.events {
+            events.push(event());
+        }
     }
 
     fn find(&self, id: u64) -> Option<usize> {
@@ -151,129 +209,5 @@ impl<T> Roster<T> {
     /// Finds an endpoint that is still in the period a report is about.
     fn find_in(&self, id: u64, period: Period) -> Option<usize> {
         self.find(id).filter(|&i| self.nodes[i].state.standing.period() == period)
-    }
-
-    // ===== membership: a batch of changes, then `settle` =====
-
-    /// Adds a new member at the end.
-    pub(crate) fn insert(&mut self, state: Arc<NodeState>, endpoint: Endpoint<T>, now: Instant) {
-        self.unpublished.from(self.nodes.len());
-        self.joined += 1;
-        let (id, name) = (state.id, Arc::clone(&state.name));
-        let (target, weight) = endpoint.into_parts();
-        state.standing.set_drained(weight == 0);
-        self.nodes.push(Arc::new(Node::new(state, target)));
-        self.members.push(Member { id, name, weight, healthy: true, capacity: FULL });
-        self.records.push(Entry { record: Record::new(now), left: None });
-    }
-
-    /// Replaces a member's target and weight; everything else stays.
-    pub(crate) fn replace(&mut self, id: u64, endpoint: Endpoint<T>) {
-        let Some(i) = self.find(id) else { return };
-        self.unpublished.at(i);
-        let state = Arc::clone(&self.nodes[i].state);
-        state.replaced();
-        let (target, weight) = endpoint.into_parts();
-        self.members[i].weight = weight;
-        let node = Arc::new(Node::new(state, target));
-        self.discarded.push(std::mem::replace(&mut self.nodes[i], node));
-        self.open_or_drain(i);
-    }
-
-    /// Sets the part of the weight that counts, of every endpoint of this name; returns
-    /// whether there is one.
-    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) -> bool {
-        let mut found = false;
-        for i in 0..self.members.len() {
-            if &*self.members[i].name == name {
-                found = true;
-                self.members[i].capacity = capacity;
-                self.open_or_drain(i);
-            }
-        }
-        self.keep_limit(now);
-        found
-    }
-
-    /// Keeps gate and queue in step with the weight.
-    fn open_or_drain(&mut self, i: usize) {
-        let (id, open) = (self.members[i].id, self.members[i].is_open());
-        self.nodes[i].state.standing.set_drained(!open);
-        if let Stage::Out { until, .. } = self.records[i].record.stage() {
-            if open {
-                self.queue.insert((until, id));
-            } else {
-                self.queue.remove(&(until, id));
-            }
-        }
-    }
-
-    pub(crate) fn remove(&mut self, id: u64) {
-        if let Some(i) = self.find(id) {
-            self.records[i].left = Some(self.joined);
-        }
-    }
-
-    /// Ends a batch: lets go of those who left, and keeps the limit of ejections.
-    pub(crate) fn settle(&mut self, now: Instant) {
-        if self.records.iter().any(|entry| entry.left.is_some()) {
-            self.sweep();
-        }
-        self.keep_limit(now);
-    }
-
-    /// Counts anew, and brings back who is ejected beyond the limit.
-    fn keep_limit(&mut self, now: Instant) {
-        self.count();
-        while self.tally.ejected > self.health.ejection_limit(self.tally.candidates) {
-            let Some(i) = self.soonest_back() else { break };
-            self.bring_back(i, now);
-        }
-    }
-
-    fn sweep(&mut self) {
-        // The last ones are those that nobody has joined after.
-        let keep = self.keep_last && self.records.iter().all(|entry| entry.left.is_some());
-        let joined = self.joined;
-        let leaves = |entry: &Entry| entry.left.is_some_and(|at| !keep || at < joined);
-        let mut kept = 0;
-        for i in 0..self.records.len() {
-            if leaves(&self.records[i]) {
-                self.unpublished.from(i);
-                self.nodes[i].state.standing.enter(State::Gone);
-                if let Stage::Out { until, .. } = self.records[i].record.stage() {
-                    self.queue.remove(&(until, self.members[i].id));
-                }
-            } else {
-                self.nodes.swap(kept, i);
-                self.members.swap(kept, i);
-                self.records.swap(kept, i);
-                kept += 1;
-            }
-        }
-        self.discarded.extend(self.nodes.drain(kept..));
-        self.members.truncate(kept);
-        self.records.truncate(kept);
-        trim(&mut self.nodes);
-        trim(&mut self.members);
-        trim(&mut self.records);
-    }
-
-    fn count(&mut self) {
-        let candidates = self.members.iter().filter(|member| member.is_open());
-        self.tally = candidates.fold(Tally::default(), |tally, member| Tally {
-            candidates: tally.candidates + 1,
-            ejected: tally.ejected + usize::from(!member.healthy),
-        });
-    }
-
-    /// Finds the ejected endpoint that would be back first: one on trial before all.
-    fn soonest_back(&self) -> Option<usize> {
-        let ejected = (0..self.members.len())
-            .filter(|&i| self.members[i].is_open() && !self.members[i].healthy);
-        ejected.min_by_key(|&i| match self.records[i].record.stage() {
-            Stage::Out { until, .. } => Some(until),
-            Stage::Trial { .. } | Stage::Serving => None,
-        })
     }
 }

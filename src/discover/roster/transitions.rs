@@ -1,11 +1,12 @@
 //! Transitions of one endpoint's health.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::Roster;
 use crate::{
+    events::{Cause, Event},
     health::{
         ejection::Stage,
         standing::{Period, State},
@@ -25,14 +26,27 @@ impl<T> Roster<T> {
         }
         self.members[i].healthy = false;
         self.tally.ejected += usize::from(!drained);
-        self.take_out(i, now);
+        self.take_out(i, Cause::ConsecutiveFailures, now);
         true
     }
 
-    fn take_out(&mut self, i: usize, now: Instant) {
+    /// Begins an ejection.
+    pub(super) fn take_out(&mut self, i: usize, cause: Cause, now: Instant) {
         let until = self.records[i].record.eject(now, &self.health, &mut self.random);
-        if self.members[i].is_open() {
+        if self.members[i].is_open() && !self.records[i].checked_out {
             self.queue.insert((until, self.members[i].id));
+        }
+        self.note_ejected(i, Some(until - now), cause);
+    }
+
+    pub(super) fn note_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
+        let endpoint = Arc::clone(&self.members[i].name);
+        self.note(|| Event::Ejected { endpoint, returns_in, cause });
+    }
+
+    pub(super) fn unqueue(&mut self, i: usize) {
+        if let Stage::Out { until, .. } = self.records[i].record.stage() {
+            self.queue.remove(&(until, self.members[i].id));
         }
     }
 
@@ -48,13 +62,17 @@ impl<T> Roster<T> {
     }
 
     pub(super) fn bring_back(&mut self, i: usize, now: Instant) {
-        if let Stage::Out { until, .. } = self.records[i].record.stage() {
-            self.queue.remove(&(until, self.members[i].id));
-        }
+        self.unqueue(i);
+        // What ended before says nothing of the new period.
+        let _former = self.nodes[i].state.pace.take();
         self.nodes[i].state.standing.enter(State::Serving);
         self.members[i].healthy = true;
+        self.records[i].checked_out = false;
         self.records[i].record.recover(now);
         self.tally.ejected -= usize::from(self.members[i].is_open());
+        let endpoint = Arc::clone(&self.members[i].name);
+        self.note(|| Event::Recovered { endpoint });
+        self.start_slowly(i, now);
     }
 
     /// Hands out the place of a trial that is due, of an endpoint that the call would take.
@@ -73,6 +91,7 @@ impl<T> Roster<T> {
         self.records[i].record.start_trial(now);
         let node = Arc::clone(&self.nodes[i]);
         let period = node.state.standing.period();
+        self.note(|| Event::OnTrial { endpoint: Arc::clone(&node.state.name) });
         Some((node, period))
     }
 
@@ -90,7 +109,7 @@ impl<T> Roster<T> {
         }
         if end == Verdict::Bad {
             self.nodes[i].state.standing.enter(State::Ejected);
-            self.take_out(i, now);
+            self.take_out(i, Cause::FailedTrial, now);
             return false;
         }
         let good = end == Verdict::Good;

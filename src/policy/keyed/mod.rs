@@ -27,6 +27,7 @@ pub use ring::{Ring, RingHash};
 use std::sync::Arc;
 
 use super::{Choice, Claim, Member, Pick, Policy, Turn, View, rotate};
+use crate::util::{hash::xxh64, random::splitmix64};
 
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
@@ -192,8 +193,11 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
         let find = |accept: &dyn Fn(usize) -> bool| {
             self.structure.find(&table.map, key.as_bytes(), accept)
         };
+        let keeps = |index| turn.covers(index, || place(key.as_bytes(), turn.name(index)));
         self.structure
-            .find(&table.map, key.as_bytes(), |index| turn.welcomes(index))
+            .find(&table.map, key.as_bytes(), |index| turn.welcomes(index) && keeps(index))
+            // Nobody has the capacity for it: the first, as if all had.
+            .or_else(|| find(&|index| turn.welcomes(index)))
             // All were tried: from the start again; or all are at their bound.
             .or_else(|| find(&|index| turn.admits(index)))
             .or_else(|| find(&|index| turn.is_merely_full(index)))
@@ -211,6 +215,24 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
             None => Claim::Any,
         }
     }
+}
+
+/// Draws again, a few times, if an endpoint was chosen that lacks the capacity.
+fn covered(turn: &Turn<'_>, mut choice: Choice) -> Choice {
+    for round in 1..8 {
+        let Choice::Member(index) = choice else { break };
+        if turn.covers(index, || turn.draw(2 * round, 1 << 16) as u16) {
+            break;
+        }
+        choice = rotate(turn, |_, n| turn.draw(2 * round + 1, n));
+    }
+    choice
+}
+
+/// Returns where a key stands among the keys of an endpoint: those that it keeps at a capacity
+/// are the first ones. The same everywhere, so that clients agree on who has which.
+fn place(key: &[u8], endpoint: &str) -> u16 {
+    (splitmix64(xxh64(key) ^ splitmix64(xxh64(endpoint.as_bytes()))) >> 48) as u16
 }
 
 impl<A, S: Structure> Keyed<A, S> {
@@ -235,8 +257,8 @@ impl<A, S: Structure> Keyed<A, S> {
 impl<A, S> Keyed<A, S> {
     fn without_key(&self, turn: &Turn<'_>) -> Choice {
         match self.fallback {
-            Fallback::Rotate => rotate(turn, |ticket, n| ticket % n),
-            Fallback::Random => rotate(turn, |_, n| turn.random_below(n)),
+            Fallback::Rotate => covered(turn, rotate(turn, |ticket, n| ticket % n)),
+            Fallback::Random => covered(turn, rotate(turn, |_, n| turn.random_below(n))),
             Fallback::Refuse => Choice::Refuse("the request has no key"),
         }
     }

@@ -1,6 +1,6 @@
 //! Credits: what each endpoint is owed, and how it survives a change.
 
-use crate::{policy::View, util::random::splitmix64};
+use crate::util::random::splitmix64;
 
 /// One eligible endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub(super) struct Entry {
 pub(super) const FINE: i128 = 1 << 32;
 
 impl Entry {
-    /// Returns the eligible endpoints in order, without credit.
-    pub(super) fn of(view: &View<'_>) -> Vec<Self> {
+    /// Returns endpoints by index, id and weight, without credit.
+    pub(super) fn of(shares: impl Iterator<Item = (u32, u64, u64)>) -> Vec<Self> {
         let entry = |(index, id, weight)| Self { id, index, weight, credit: 0 };
-        let mut entries: Vec<_> = view.shares().map(entry).collect();
+        let mut entries: Vec<_> = shares.map(entry).collect();
         let common = entries.iter().fold(0, |common, entry| gcd(common, entry.weight));
         if common > 1 {
             entries.iter_mut().for_each(|entry| entry.weight /= common);

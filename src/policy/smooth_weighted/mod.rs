@@ -91,10 +91,27 @@ impl Policy for SmoothWeighted {
     type Table = SmoothTable;
 
     fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
+        SmoothTable::new(view, view.shares(), previous)
+    }
+}
+
+impl<Req: ?Sized> Pick<Req> for SmoothWeighted {
+    fn pick(&self, table: &SmoothTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+        table.pick(turn)
+    }
+}
+
+impl SmoothTable {
+    /// Compiles the eligible endpoints with these shares: index, id and weight of each.
+    pub(super) fn new(
+        view: &View<'_>,
+        shares: impl Iterator<Item = (u32, u64, u64)>,
+        previous: Option<&Self>,
+    ) -> Self {
         let former = previous.map(|table| &table.tape).filter(|tape| !tape.is_empty());
         if let Some(tape) = former.filter(|_| view.eligible().is_empty()) {
             // Nobody can be picked: what they are owed is kept until somebody can.
-            return SmoothTable { tape: Arc::clone(tape) };
+            return Self { tape: Arc::clone(tape) };
         }
         let start = match (former, view.random_start()) {
             (Some(tape), _) => {
@@ -105,20 +122,19 @@ impl Policy for SmoothWeighted {
             (None, Some(seed)) => Start::Scattered(seed),
             (None, None) => Start::Nothing,
         };
-        let tape = Tape::new(Entry::of(view), start);
+        let tape = Tape::new(Entry::of(shares), start);
         if view.eligible().len() < 2 {
             // Nobody will pick from it: let go of the former one now.
             tape.start();
         }
-        SmoothTable { tape: Arc::new(tape) }
+        Self { tape: Arc::new(tape) }
     }
-}
 
-impl<Req: ?Sized> Pick<Req> for SmoothWeighted {
-    fn pick(&self, table: &SmoothTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+    #[inline]
+    pub(super) fn pick(&self, turn: &Turn<'_>) -> Choice {
         match turn.eligible() {
             [only] => Choice::Member(*only as usize),
-            _ => match table.tape.next() {
+            _ => match self.tape.next() {
                 Some(index) => Choice::Member(index as usize),
                 None => Choice::Renew,
             },

@@ -1,0 +1,90 @@
+//! A few candidates, drawn by weight, and the best of them.
+
+use super::{Turn, random::WeightedTable};
+
+/// How many candidates are told apart while they are drawn.
+pub(super) const MOST: usize = 16;
+
+/// The candidates that one pick has drawn: spans of numbers, in rising order.
+#[derive(Debug)]
+struct Drawn {
+    spans: [(u64, u64); MOST],
+    count: usize,
+    /// The numbers that nobody drawn owns.
+    left: u64,
+}
+
+impl Drawn {
+    /// Draws one more candidate: each that is left has a chance in proportion to its weight.
+    fn draw(&mut self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
+        let mut number = random(self.left);
+        // Numbers of those who are drawn are stepped over.
+        for &(start, width) in &self.spans[..self.count] {
+            if number < start {
+                break;
+            }
+            number += width;
+        }
+        let place = table.owner(number);
+        self.add(table.span(place));
+        place
+    }
+
+    fn add(&mut self, span: (u64, u64)) {
+        self.left -= span.1;
+        if self.count < MOST {
+            let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
+            self.spans.copy_within(at..self.count, at + 1);
+            self.spans[at] = span;
+            self.count += 1;
+        }
+    }
+}
+
+/// Draws distinct candidates and returns the place of the best: of the lowest score; of equal
+/// ones the first. Each is looked at once. Draws that have the same `round` are alike.
+pub(super) fn best_of<S: PartialOrd>(
+    table: &WeightedTable,
+    choices: usize,
+    turn: &Turn<'_>,
+    round: u64,
+    score: impl Fn(usize) -> S,
+) -> usize {
+    let mut drawn = Drawn { spans: [(0, 0); MOST], count: 0, left: table.total() };
+    let first = round * MOST as u64;
+    let mut best = drawn.draw(table, |bound| turn.draw(first, bound));
+    let choices = choices.min(MOST).min(table.len());
+    if choices < 2 {
+        return best;
+    }
+    let mut least = score(best);
+    for nth in 1..choices as u64 {
+        let place = drawn.draw(table, |bound| turn.draw(first + nth, bound));
+        let score = score(place);
+        if score < least {
+            (best, least) = (place, score);
+        }
+    }
+    best
+}
+
+/// Looks at everybody and returns the place of the best; of equal ones each has a chance in
+/// proportion to its weight.
+pub(super) fn best_of_all<S: PartialOrd>(
+    table: &WeightedTable,
+    turn: &Turn<'_>,
+    score: impl Fn(usize) -> S,
+) -> usize {
+    let mut best: Option<(usize, S)> = None;
+    let mut tied = 0;
+    for place in 0..table.len() {
+        let (score, (_, weight)) = (score(place), table.span(place));
+        let better = best.as_ref().is_none_or(|(_, least)| score < *least);
+        let equal = best.as_ref().is_some_and(|(_, least)| score == *least);
+        tied = if better { weight } else { tied + if equal { weight } else { 0 } };
+        if better || (equal && turn.draw(1 + place as u64, tied) < weight) {
+            best = Some((place, score));
+        }
+    }
+    best.map_or(0, |(place, _)| place)
+}

@@ -1,0 +1,143 @@
+//! Peak EWMA: of two candidates, the one whose calls are expected to take less time.
+
+use std::time::Duration;
+
+use super::{
+    Choice, Pick, Policy, Turn, View,
+    choices::best_of,
+    random::{WeightedTable, member},
+};
+use crate::signals::Signals;
+
+/// Draws two endpoints at random and takes the one with the lower cost: the moving latency
+/// of its calls, times the calls it would then hold, over its weight.
+///
+/// # The cost
+///
+/// *latency × (calls in flight + 1) ÷ weight.* The latency is a peak-sensitive moving
+/// average of the calls that succeeded: a call that took longer counts at once, one that took
+/// less for the time since the last (Finagle's `PeakEwma`).
+///
+/// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
+/// the whole set, or [`penalty`](Self::penalty), and never as less than the present
+/// estimate. A call that was dropped counts as no less than it took, and never lowers
+/// anything.
+///
+/// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual
+/// in the set, so that one that was penalised, or was slow once, is tried again; and by not so
+/// much that everybody rushes there. A new endpoint begins at the usual latency.
+///
+/// # Weights and ramps
+///
+/// The candidates are distinct and drawn by the set weights. While an endpoint's capacity is
+/// below others', for it starts slowly, say, that part of the picks that it lacks is made
+/// again, and its calls in flight count for the capacity that it has.
+///
+/// # Cost of a pick
+///
+/// One `fetch_add`, two look-ups and a look at two endpoints, whatever the number of
+/// endpoints. Each call takes a second clock reading when it ends. Cost per rebuild: O(n).
+/// Memory: at most 24 bytes per endpoint. Reading costs changes nothing.
+///
+/// ```
+/// use counterpoise::{Balance, Direct, Endpoint, PeakEwma, discover};
+/// use std::time::Duration;
+///
+/// let endpoints = discover::list([
+///     ("a", Endpoint::new(Direct("a service"))),
+///     ("b", Endpoint::new(Direct("a service"))),
+/// ]);
+/// let balance = Balance::new(endpoints, PeakEwma::new().decay(Duration::from_secs(5)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[must_use]
+pub struct PeakEwma {
+    signals: Signals,
+}
+
+/// The table of [`PeakEwma`].
+#[derive(Debug)]
+pub struct CostTable {
+    /// By set weight.
+    draws: WeightedTable,
+    /// For each eligible endpoint, its weight and the part of it that counts.
+    weights: Box<[(f64, f64)]>,
+}
+
+/// How often a pick is made again for those who start slowly, at most.
+const ROUNDS: u64 = 8;
+
+impl PeakEwma {
+    /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
+    /// the usual latency.
+    pub fn new() -> Self {
+        Self { signals: Signals::latency(Duration::from_secs(10)) }
+    }
+
+    /// Sets in what time a latency fades to 1/e. Default: 10 s. Less than a millisecond counts
+    /// as a millisecond.
+    pub fn decay(mut self, decay: Duration) -> Self {
+        self.signals = self.signals.decaying(decay);
+        self
+    }
+
+    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
+    /// the usual latency of the whole set.
+    pub const fn penalty(mut self, penalty: Duration) -> Self {
+        self.signals = self.signals.penalty(penalty);
+        self
+    }
+}
+
+impl Default for PeakEwma {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Policy for PeakEwma {
+    type Table = CostTable;
+
+    fn compile(&self, view: &View<'_>, _previous: Option<&CostTable>) -> CostTable {
+        let members = || view.eligible().iter().map(|&index| &view.members()[index as usize]);
+        let weight = |member: &super::Member| (f64::from(member.weight), member.capacity());
+        CostTable {
+            draws: WeightedTable::new(members().map(|member| (0, 0, u64::from(member.weight)))),
+            weights: members().map(weight).collect(),
+        }
+    }
+
+    fn signals(&self) -> Option<Signals> {
+        Some(self.signals)
+    }
+}
+
+impl CostTable {
+    /// Returns whether the request had better not go there, and what it would cost.
+    #[inline]
+    fn score(&self, turn: &Turn<'_>, place: usize) -> (bool, f64) {
+        let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
+        let (weight, capacity) = self.weights.get(place).copied().unwrap_or((1.0, 1.0));
+        let calls = turn.in_flight(index) as f64 / capacity + 1.0;
+        (!turn.welcomes(index), turn.cost(index) * calls / weight)
+    }
+}
+
+impl<Req: ?Sized> Pick<Req> for PeakEwma {
+    fn pick(&self, table: &CostTable, _request: &Req, turn: &Turn<'_>) -> Choice {
+        if let [only] = turn.eligible() {
+            return Choice::Member(*only as usize);
+        }
+        let mut choice = Choice::Any;
+        for round in 0..ROUNDS {
+            let place = best_of(&table.draws, 2, turn, round, |place| table.score(turn, place));
+            choice = member(turn, place);
+            let Choice::Member(index) = choice else { break };
+            let random = || turn.draw(ROUNDS * 16 + round, 1 << 16) as u16;
+            if turn.covers(index, random) {
+                break;
+            }
+        }
+        choice
+    }
+}

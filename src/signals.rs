@@ -1,0 +1,404 @@
+//! What calls tell of the pace of their endpoints: moving latency, failures, windows.
+//!
+//! Kept only if somebody asked for it: a policy, or a rule of health. Time is an argument.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::util::fading::Fading;
+
+/// What a policy wants to know of the calls that have ended.
+///
+/// Returned by [`Policy::signals`](crate::Policy::signals); read by
+/// [`Turn::latency`](crate::Turn::latency). Timing that nobody asks for is not taken.
+///
+/// ```
+/// use counterpoise::Signals;
+/// use std::time::Duration;
+///
+/// let signals = Signals::latency(Duration::from_secs(10)).penalty(Duration::from_secs(5));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[must_use]
+pub struct Signals {
+    pub(crate) decay: Duration,
+    penalty: Option<Duration>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Latency,
+    Failures,
+}
+
+impl Signals {
+    /// Asks for the moving latency, which forgets to 1/e in the time `decay`; of less than a
+    /// millisecond counts as a millisecond, and of more than a year as a year.
+    pub fn latency(decay: Duration) -> Self {
+        Self { decay: within(decay), penalty: None, kind: Kind::Latency }
+    }
+
+    /// Asks for failed calls to count as load, which fades to 1/e in the time `decay`.
+    pub(crate) fn failures(decay: Duration) -> Self {
+        Self { decay: within(decay), penalty: None, kind: Kind::Failures }
+    }
+
+    pub(crate) fn decaying(self, decay: Duration) -> Self {
+        Self { decay: within(decay), ..self }
+    }
+
+    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
+    /// the usual latency of the whole set.
+    ///
+    /// It never counts as less than the endpoint's present estimate, nor than the call took.
+    pub const fn penalty(mut self, penalty: Duration) -> Self {
+        self.penalty = Some(penalty);
+        self
+    }
+}
+
+fn within(decay: Duration) -> Duration {
+    decay.clamp(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600))
+}
+
+/// What one balancer measures.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    origin: Instant,
+    signals: Option<Signals>,
+    /// In nanoseconds.
+    decay: f64,
+    /// The usual latency of calls that succeed, in nanoseconds, as the bits of a double.
+    usual: AtomicU64,
+    usual_at: AtomicU64,
+    /// Whether windows are kept, and from which latency on a call in them is a slow one.
+    watches: bool,
+    slow_from: AtomicU64,
+}
+
+/// What is measured of one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    cost: Fading,
+    failures: Fading,
+    /// Up to when evidence has come.
+    seen: AtomicU64,
+    successes: AtomicU64,
+    failed: AtomicU64,
+    slow: AtomicU64,
+    /// The sum of the latencies of the successes.
+    spent: AtomicU64,
+}
+
+/// What the end of a call says about pace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    Success,
+    Failure,
+    /// Pushed back; perhaps with a time to wait.
+    Overload(Option<Duration>),
+    /// Dropped too early to be a failure.
+    Dropped,
+    Nothing,
+}
+
+/// The calls that have ended since the window began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) successes: u64,
+    pub(crate) failures: u64,
+    pub(crate) slow: u64,
+    pub(crate) spent: u64,
+}
+
+/// Of the set's usual latency, what an endpoint without evidence comes to count as: less
+/// than the others, so that somebody tries it, and not so much less that all do.
+const UNKNOWN: f64 = 0.5;
+
+/// Of the usual latency, how much a failure counts as.
+const PENALTY: f64 = 10.0;
+
+/// Before any call has succeeded, everybody is alike.
+const FIRST: f64 = 1e6;
+
+impl Meter {
+    pub(crate) fn new(signals: Option<Signals>, watches: bool, now: Instant) -> Option<Self> {
+        (signals.is_some() || watches).then(|| Self {
+            origin: now,
+            signals,
+            decay: signals.map_or(1e10, |signals| signals.decay.as_nanos() as f64),
+            usual: AtomicU64::new(0),
+            usual_at: AtomicU64::new(0),
+            watches,
+            slow_from: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    #[inline]
+    fn since_origin(&self, at: Instant) -> u64 {
+        nanos(at.saturating_duration_since(self.origin))
+    }
+
+    fn usual(&self) -> f64 {
+        let usual = f64::from_bits(self.usual.load(Ordering::Relaxed));
+        if usual > 0.0 { usual } else { FIRST }
+    }
+
+    /// Returns the record of an endpoint that joins now.
+    pub(crate) fn start(&self, now: Instant) -> Pace {
+        Pace { seen: AtomicU64::new(self.since_origin(now)), ..Pace::default() }
+    }
+
+    /// Returns what a call to the endpoint costs, in nanoseconds: its moving latency, as if
+    /// since the last evidence there had been calls of half the usual latency. Without any
+    /// evidence it begins at the usual latency.
+    #[inline]
+    pub(crate) fn cost(&self, pace: &Pace, now: Instant) -> f64 {
+        let now = self.since_origin(now);
+        let age = now.saturating_sub(pace.seen.load(Ordering::Relaxed));
+        let (fade, usual) = ((-(age as f64) / self.decay).exp(), self.usual());
+        let evidence = match pace.cost.is_nothing() {
+            true => usual * fade,
+            false => pace.cost.at(now, self.decay),
+        };
+        evidence + UNKNOWN * usual * (1.0 - fade)
+    }
+
+    /// Returns how many failed calls count as load still.
+    pub(crate) fn failures(&self, pace: &Pace, now: Instant) -> u64 {
+        pace.failures.at(self.since_origin(now), self.decay).round() as u64
+    }
+
+    /// Notes the end of a call, in the window too if it counts there.
+    pub(crate) fn note(&self, pace: &Pace, sign: Sign, took: Duration, now: Instant, counts: bool) {
+        let took = nanos(took).max(1);
+        if self.watches && counts {
+            self.watch(pace, sign, took);
+        }
+        let Some(signals) = self.signals else { return };
+        let now = self.since_origin(now);
+        match signals.kind {
+            Kind::Latency => self.note_latency(pace, sign, took as f64, now, signals.penalty),
+            Kind::Failures if matches!(sign, Sign::Failure | Sign::Overload(_)) => {
+                pace.failures.update(now, self.decay, |left| left + 1.0);
+            }
+            Kind::Failures => {}
+        }
+    }
+
+    fn note_latency(
+        &self,
+        pace: &Pace,
+        sign: Sign,
+        took: f64,
+        now: u64,
+        penalty: Option<Duration>,
+    ) {
+        let penalty = || {
+            let least = penalty.map_or(PENALTY * self.usual(), |least| least.as_nanos() as f64);
+            least.max(took)
+        };
+        let raise = |to: f64| {
+            pace.cost.raise(to, now, self.decay);
+            pace.seen.fetch_max(now, Ordering::Relaxed);
+        };
+        match sign {
+            Sign::Success => {
+                self.average(pace, took, now);
+                self.note_usual(took, now);
+            }
+            Sign::Failure => raise(penalty()),
+            Sign::Overload(wait) => raise(penalty().max(nanos(wait.unwrap_or_default()) as f64)),
+            // It would have taken longer than that.
+            Sign::Dropped if took > pace.cost.at(now, self.decay) => raise(took),
+            Sign::Dropped | Sign::Nothing => {}
+        }
+    }
+
+    /// Takes a latency into the moving average: a greater one at once, a smaller one for the
+    /// time since the last. (The peak-sensitive average of Finagle's `PeakEwma`.)
+    fn average(&self, pace: &Pace, took: f64, now: u64) {
+        // Whoever moves the mark on may speak for the time in between, and nobody else.
+        let before = pace.seen.fetch_max(now, Ordering::Relaxed);
+        let kept = (-(now.saturating_sub(before) as f64) / self.decay).exp();
+        pace.cost.update(now, self.decay, |faded| {
+            let last = faded / kept;
+            if took >= last { took } else { faded + took * (1.0 - kept) }
+        });
+    }
+
+    /// Takes a latency into the average of the whole set, now and then: so that its cache
+    /// line is mostly read.
+    fn note_usual(&self, took: f64, now: u64) {
+        let before = self.usual_at.load(Ordering::Relaxed);
+        let usual = f64::from_bits(self.usual.load(Ordering::Relaxed));
+        let since = now.saturating_sub(before) as f64;
+        if usual > 0.0 && since < self.decay / 64.0 {
+            return;
+        }
+        let relaxed = Ordering::Relaxed;
+        if self.usual_at.compare_exchange(before, now, relaxed, relaxed).is_ok() {
+            let kept = if usual > 0.0 { (-since / self.decay).exp() } else { 0.0 };
+            let next = usual * kept + took * (1.0 - kept);
+            self.usual.store(next.to_bits(), relaxed);
+        }
+    }
+
+    fn watch(&self, pace: &Pace, sign: Sign, took: u64) {
+        match sign {
+            Sign::Success => {
+                pace.successes.fetch_add(1, Ordering::Relaxed);
+                pace.spent.fetch_add(took, Ordering::Relaxed);
+                if took > self.slow_from.load(Ordering::Relaxed) {
+                    pace.slow.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Sign::Failure => drop(pace.failed.fetch_add(1, Ordering::Relaxed)),
+            Sign::Overload(_) | Sign::Dropped | Sign::Nothing => {}
+        }
+    }
+
+    /// Sets from which latency on a call is slow, in nanoseconds.
+    pub(crate) fn set_slow_from(&self, latency: u64) {
+        self.slow_from.store(latency, Ordering::Relaxed);
+    }
+}
+
+impl Pace {
+    /// Returns the window, and begins the next one.
+    pub(crate) fn take(&self) -> Tally {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        Tally {
+            successes: take(&self.successes),
+            failures: take(&self.failed),
+            slow: take(&self.slow),
+            spent: take(&self.spent),
+        }
+    }
+}
+
+/// 584 years fit.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MS: f64 = 1e6;
+
+    struct Bench {
+        meter: Meter,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new(signals: Signals) -> Self {
+            let now = Instant::now();
+            Self { meter: Meter::new(Some(signals), false, now).unwrap(), now }
+        }
+
+        fn pace(&self) -> Pace {
+            self.meter.start(self.now)
+        }
+
+        fn end(&self, pace: &Pace, sign: Sign, took: Duration) {
+            self.meter.note(pace, sign, took, self.now, true);
+        }
+
+        fn cost(&self, pace: &Pace) -> f64 {
+            self.meter.cost(pace, self.now)
+        }
+    }
+
+    fn bench() -> Bench {
+        Bench::new(Signals::latency(10 * SECOND).penalty(5 * SECOND))
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-5 * b.abs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peak_counts_at_once_and_is_averaged_away() {
+        let mut bench = bench();
+        let pace = bench.pace();
+        bench.end(&pace, Sign::Success, SECOND / 100);
+        assert!(near(bench.cost(&pace), 10.0 * MS));
+        bench.end(&pace, Sign::Success, SECOND);
+        assert!(near(bench.cost(&pace), 1000.0 * MS));
+        bench.now += 10 * SECOND;
+        bench.end(&pace, Sign::Success, SECOND / 100);
+        let kept = (-1.0_f64).exp();
+        assert!(near(bench.cost(&pace), 1000.0 * MS * kept + 10.0 * MS * (1.0 - kept)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_average_does_not_depend_on_how_often_it_is_told() {
+        let (mut bench, steps) = (bench(), 1_000);
+        let [often, once] = [bench.pace(), bench.pace()];
+        for pace in [&often, &once] {
+            bench.end(pace, Sign::Success, SECOND);
+        }
+        for _ in 0..steps {
+            bench.now += 10 * SECOND / steps;
+            bench.end(&often, Sign::Success, SECOND / 10);
+        }
+        bench.end(&once, Sign::Success, SECOND / 10);
+        assert!((bench.cost(&often) / bench.cost(&once) - 1.0).abs() < 1e-3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn b79_without_evidence_every_cost_becomes_less_than_the_usual() {
+        let mut bench = bench();
+        let [penalised, steady, new] = [bench.pace(), bench.pace(), bench.pace()];
+        bench.end(&penalised, Sign::Failure, SECOND / 1000);
+        assert!(near(bench.cost(&penalised), 5000.0 * MS));
+        for _ in 0..120 {
+            bench.now += SECOND;
+            bench.end(&steady, Sign::Success, SECOND / 200);
+        }
+        for (name, pace) in [("penalised", &penalised), ("new", &new)] {
+            let cost = bench.cost(pace);
+            assert!(2.4 * MS < cost && cost < 2.6 * MS, "{name}: {cost}");
+        }
+        assert!(near(bench.cost(&steady), 5.0 * MS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_but_success_lowers_a_cost() {
+        let bench = bench();
+        let pace = bench.pace();
+        bench.end(&pace, Sign::Success, SECOND);
+        for sign in [Sign::Failure, Sign::Overload(None), Sign::Dropped, Sign::Nothing] {
+            let before = bench.cost(&pace);
+            bench.end(&pace, sign, Duration::ZERO);
+            assert!(bench.cost(&pace) >= before, "{sign:?}");
+        }
+        bench.end(&pace, Sign::Overload(Some(60 * SECOND)), Duration::ZERO);
+        assert!(near(bench.cost(&pace), 60_000.0 * MS));
+        bench.end(&pace, Sign::Dropped, 90 * SECOND);
+        assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_count_as_load_for_a_while() {
+        let mut bench = Bench::new(Signals::failures(10 * SECOND));
+        let pace = bench.pace();
+        bench.end(&pace, Sign::Failure, SECOND);
+        bench.end(&pace, Sign::Success, SECOND);
+        let failures = |bench: &Bench| bench.meter.failures(&pace, bench.now);
+        assert_eq!(failures(&bench), 1);
+        bench.now += 6 * SECOND;
+        assert_eq!(failures(&bench), 1);
+        bench.now += SECOND;
+        assert_eq!(failures(&bench), 0);
+    }
+}

@@ -1,0 +1,104 @@
+//! A number that fades.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// A positive number that fades exponentially, in one atomic: what is stored is the instant
+/// at which it will have faded to one.
+///
+/// So reading it at any time changes nothing, the greater of two is the later instant, and
+/// nothing needs to be locked.
+#[derive(Debug)]
+pub(crate) struct Fading(AtomicI64);
+
+/// The word of zero.
+const NOTHING: i64 = i64::MIN;
+
+/// Within these, in nanoseconds, no sum of instants overflows.
+const BOUND: f64 = (1_u64 << 62) as f64;
+
+impl Default for Fading {
+    fn default() -> Self {
+        Self(AtomicI64::new(NOTHING))
+    }
+}
+
+impl Fading {
+    /// Returns what is left at an instant; zero if there never was anything. Times are in
+    /// nanoseconds; `decay` is how long a number takes to fade to 1/e.
+    #[inline]
+    pub(crate) fn at(&self, now: u64, decay: f64) -> f64 {
+        decode(self.0.load(Ordering::Relaxed), now, decay)
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == NOTHING
+    }
+
+    /// Raises the number to another, if that is greater.
+    pub(crate) fn raise(&self, to: f64, now: u64, decay: f64) {
+        self.0.fetch_max(encode(to, now, decay), Ordering::Relaxed);
+    }
+
+    /// Replaces what is left by what `next` makes of it.
+    pub(crate) fn update(&self, now: u64, decay: f64, next: impl Fn(f64) -> f64) {
+        let step = |word| Some(encode(next(decode(word, now, decay)), now, decay));
+        let _never_fails = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+    }
+}
+
+fn decode(word: i64, now: u64, decay: f64) -> f64 {
+    if word == NOTHING {
+        return 0.0;
+    }
+    ((word as f64 - now as f64) / decay).exp()
+}
+
+fn encode(value: f64, now: u64, decay: f64) -> i64 {
+    if value > 0.0 {
+        (now as f64 + decay * value.ln()).clamp(-BOUND, BOUND) as i64
+    } else {
+        NOTHING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECAY: f64 = 1e10;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-6 * b.abs()
+    }
+
+    #[test]
+    fn fades_by_e_in_the_decay_time() {
+        let fading = Fading::default();
+        assert!(fading.is_nothing());
+        assert_eq!(fading.at(5, DECAY), 0.0);
+        fading.raise(5e9, 1_000, DECAY);
+        assert!(near(fading.at(1_000, DECAY), 5e9));
+        assert!(near(fading.at(1_000 + DECAY as u64, DECAY), 5e9 / std::f64::consts::E));
+        assert!(fading.at(u64::MAX / 4, DECAY) < 1e-300, "and never rises again");
+    }
+
+    #[test]
+    fn the_greater_stays_whatever_the_order() {
+        for order in [[2.0, 7.0], [7.0, 2.0]] {
+            let fading = Fading::default();
+            order.iter().for_each(|&value| fading.raise(value, 9, DECAY));
+            assert!(near(fading.at(9, DECAY), 7.0));
+        }
+    }
+
+    #[test]
+    fn sums_fade_together() {
+        let fading = Fading::default();
+        let add = |now| fading.update(now, DECAY, |left| left + 1.0);
+        add(0);
+        add(DECAY as u64);
+        assert!(near(fading.at(DECAY as u64, DECAY), 1.0 + (-1.0_f64).exp()));
+        fading.update(0, DECAY, |_| 0.0);
+        assert!(fading.is_nothing());
+    }
+}
