@@ -11,6 +11,7 @@ use crate::{
     classify::{Classify, ErrorsAreFailures},
     discover::{driver::Driver, launcher::Launcher},
     endpoint::Endpoint,
+    ends::AtHead,
     error::{BoxError, ConfigError},
     events::{Event, Listener},
     health::{Health, Outcome},
@@ -25,6 +26,7 @@ use crate::{
 /// |---|---|
 /// | [`health`](Self::health) | [`Health::new`] |
 /// | [`classify`](Self::classify) | [`ErrorsAreFailures`] |
+/// | [`ends`](Self::ends) | [`AtHead`] |
 /// | [`wait_for_endpoints`](Self::wait_for_endpoints) | 5 s |
 /// | [`wait_when_empty`](Self::wait_when_empty) | false |
 /// | [`wait_for_ready`](Self::wait_for_ready) | 30 s |
@@ -45,15 +47,16 @@ use crate::{
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Builder<K = ErrorsAreFailures> {
+pub struct Builder<K = ErrorsAreFailures, E = AtHead> {
     settings: Settings,
     classify: K,
+    ends: E,
 }
 
 impl Builder {
     /// Creates a builder with the defaults.
     pub fn new() -> Self {
-        Self { settings: Settings::default(), classify: ErrorsAreFailures }
+        Self { settings: Settings::default(), classify: ErrorsAreFailures, ends: AtHead }
     }
 }
 
@@ -63,7 +66,7 @@ impl Default for Builder {
     }
 }
 
-impl<K> Builder<K> {
+impl<K, E> Builder<K, E> {
     /// Sets when endpoints are ejected and how they come back. Default: [`Health::new`].
     pub fn health(mut self, health: Health) -> Self {
         self.settings.health = health;
@@ -72,16 +75,25 @@ impl<K> Builder<K> {
 
     /// Sets what the result of a call says about its endpoint. Default:
     /// [`ErrorsAreFailures`].
-    pub fn classify<L>(self, classify: L) -> Builder<L> {
-        Builder { settings: self.settings, classify }
+    pub fn classify<L>(self, classify: L) -> Builder<L, E> {
+        Builder { settings: self.settings, classify, ends: self.ends }
     }
 
     /// Sets a closure as [`classify`](Self::classify) does; its types need be written once.
-    pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<F>
+    pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<F, E>
     where
         F: Fn(Result<&Res, &Err>) -> Outcome + Classify<Res, Err>,
     {
         self.classify(classify)
+    }
+
+    /// Sets when a call is over, which is when it leaves the number of calls in flight and when
+    /// its outcome and latency are told. Default: [`AtHead`].
+    ///
+    /// For `http::Response` it may be at the first data or at the end of the body, see
+    /// `http::AtFirstData` and `http::AtBodyEnd`. Their responses have another type of body.
+    pub fn ends<F>(self, ends: F) -> Builder<K, F> {
+        Builder { settings: self.settings, classify: self.classify, ends }
     }
 
     /// Sets how long calls wait for the first endpoints, and for others if the set is empty
@@ -160,7 +172,7 @@ impl<K> Builder<K> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<BalanceLayer<T, P, K>, ConfigError>
+    ) -> Result<BalanceLayer<T, P, K, E>, ConfigError>
     where
         D: Discover<Service = Endpoint<T>> + Send + 'static,
         D::Error: Into<BoxError>,
@@ -182,7 +194,7 @@ impl<K> Builder<K> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<Balance<T, P, (), K>, ConfigError>
+    ) -> Result<Balance<T, P, (), K, E>, ConfigError>
     where
         D: Discover<Service = Endpoint<T>> + Send + 'static,
         D::Error: Into<BoxError>,
@@ -190,6 +202,7 @@ impl<K> Builder<K> {
         T: Send + Sync + 'static,
         P: Policy,
         K: Clone,
+        E: Clone,
     {
         Ok(self.layer(discover, policy)?.layer(()))
     }
@@ -205,7 +218,7 @@ impl<K> Builder<K> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<(BalanceLayer<T, P, K>, Driver<D, T, P>), ConfigError>
+    ) -> Result<(BalanceLayer<T, P, K, E>, Driver<D, T, P>), ConfigError>
     where
         D: Discover<Service = Endpoint<T>>,
         T: Send + Sync + 'static,
@@ -215,7 +228,7 @@ impl<K> Builder<K> {
         Ok(self.connect(discover, policy))
     }
 
-    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, K>
+    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, K, E>
     where
         D: Discover<Service = Endpoint<T>> + Send + 'static,
         D::Error: Into<BoxError>,
@@ -232,7 +245,7 @@ impl<K> Builder<K> {
         self,
         discover: D,
         policy: P,
-    ) -> (BalanceLayer<T, P, K>, Driver<D, T, P>)
+    ) -> (BalanceLayer<T, P, K, E>, Driver<D, T, P>)
     where
         D: Discover<Service = Endpoint<T>>,
         P: Policy,
@@ -240,11 +253,11 @@ impl<K> Builder<K> {
         let (launcher, closed) = Launcher::new();
         let hub = Arc::new(Hub::new(policy, self.settings, launcher, Instant::now()));
         let driver = Driver::new(discover, &hub, closed);
-        (BalanceLayer { hub, classify: self.classify }, driver)
+        (BalanceLayer { hub, classify: self.classify, ends: self.ends }, driver)
     }
 }
 
-impl<K> fmt::Debug for Builder<K> {
+impl<K, E> fmt::Debug for Builder<K, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
     }

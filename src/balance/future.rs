@@ -14,6 +14,7 @@ use super::{attempts::Attempts, choose::Seat, in_flight::InFlight, waiting::Wait
 use crate::{
     classify::Classify,
     endpoint::Target,
+    ends::{AtHead, Call, Ends},
     error::{BoxError, Error},
     policy::{Pick, Policy},
 };
@@ -24,7 +25,7 @@ pin_project! {
     /// Dropping it ends the call: what that means for the endpoint's health depends on
     /// [`drop_counts_after`](crate::Health::drop_counts_after).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Req, T, P, C, K>
+    pub struct ResponseFuture<Req, T, P, C, K, E = AtHead>
     where
         T: Target<C>,
         T::Service: Service<Req>,
@@ -32,8 +33,15 @@ pin_project! {
     {
         #[pin]
         state: State<Req, T, P, C>,
-        classify: K,
+        judge: Judge<K, E>,
     }
+}
+
+/// Who decides when the call is over, and what that says.
+#[derive(Debug)]
+pub(super) struct Judge<K, E> {
+    pub(super) classify: K,
+    pub(super) ends: E,
 }
 
 pin_project! {
@@ -53,7 +61,7 @@ pin_project! {
     }
 }
 
-impl<Req, T, P, C, K> ResponseFuture<Req, T, P, C, K>
+impl<Req, T, P, C, K, E> ResponseFuture<Req, T, P, C, K, E>
 where
     T: Target<C>,
     T::Service: Service<Req>,
@@ -64,17 +72,17 @@ where
         seat: Seat<T::Service>,
         request: Req,
         attempts: Option<&Attempts>,
-        classify: K,
+        judge: Judge<K, E>,
     ) -> Self {
-        Self { state: State::send(seat, request, attempts), classify }
+        Self { state: State::send(seat, request, attempts), judge }
     }
 
-    pub(super) fn fail(error: Error, classify: K) -> Self {
-        Self { state: State::Failed { error: Some(error) }, classify }
+    pub(super) fn fail(error: Error, judge: Judge<K, E>) -> Self {
+        Self { state: State::Failed { error: Some(error) }, judge }
     }
 
-    pub(super) fn wait(waiting: Waiting<Req, T, P, C>, classify: K) -> Self {
-        Self { state: State::Waiting { waiting: Box::new(waiting) }, classify }
+    pub(super) fn wait(waiting: Waiting<Req, T, P, C>, judge: Judge<K, E>) -> Self {
+        Self { state: State::Waiting { waiting: Box::new(waiting) }, judge }
     }
 }
 
@@ -96,15 +104,16 @@ where
     }
 }
 
-impl<Req, T, P, C, K> Future for ResponseFuture<Req, T, P, C, K>
+impl<Req, T, P, C, K, E> Future for ResponseFuture<Req, T, P, C, K, E>
 where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
     P: Pick<Req>,
     K: Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Output = Result<<T::Service as Service<Req>>::Response, Error>;
+    type Output = Result<E::Response, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -112,9 +121,7 @@ where
             match this.state.as_mut().project() {
                 Projected::Running { call, guard } => {
                     let result = ready!(guard.inside(|| call.poll(cx)));
-                    let outcome = guard.inside(|| this.classify.classify(result.as_ref()));
-                    guard.close(outcome);
-                    let result = result.map_err(|error| Error::call(guard.name(), error.into()));
+                    let result = this.judge.end(guard, result);
                     this.state.set(State::Done);
                     return Poll::Ready(result);
                 }
@@ -142,7 +149,32 @@ where
     }
 }
 
-impl<Req, T, P, C, K> fmt::Debug for ResponseFuture<Req, T, P, C, K>
+impl<K, E> Judge<K, E> {
+    /// Ends a call that failed; hands one that was answered over to whatever ends it.
+    #[inline]
+    fn end<Res, Err>(
+        &self,
+        guard: &mut InFlight,
+        result: Result<Res, Err>,
+    ) -> Result<E::Response, Error>
+    where
+        K: Classify<Res, Err>,
+        E: Ends<K, Res, Err>,
+        Err: Into<BoxError>,
+    {
+        let classify = &self.classify;
+        match result {
+            Ok(response) => Ok(self.ends.follow(Call { guard, classify }, response)),
+            Err(error) => {
+                let outcome = guard.inside(|| classify.classify(Err(&error)));
+                guard.close(outcome);
+                Err(Error::call(guard.name(), error.into()))
+            }
+        }
+    }
+}
+
+impl<Req, T, P, C, K, E> fmt::Debug for ResponseFuture<Req, T, P, C, K, E>
 where
     T: Target<C>,
     T::Service: Service<Req>,

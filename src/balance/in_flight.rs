@@ -40,6 +40,8 @@ enum Stage {
     Running,
     /// The endpoint's own code runs now. If the guard is dropped so, that code panicked.
     Inside,
+    /// The outcome is told, and the call goes on: it waits for its body to end.
+    Told(Ending),
     Closed,
 }
 
@@ -142,13 +144,30 @@ impl InFlight {
     /// Ends the call with its outcome.
     #[inline]
     pub(crate) fn close(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Success => self.end(Ending::Success, Verdict::Good, Sign::Success),
-            Outcome::Failure => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
-            Outcome::Overload => self.push_back(None),
-            Outcome::OverloadFor(asked) => self.push_back(Some(asked)),
-            Outcome::Neutral => self.end(Ending::Neutral, Verdict::Nothing, Sign::Nothing),
-        }
+        let ending = self.judge(outcome);
+        self.node.counters.end(ending);
+    }
+
+    /// Tells what the outcome means, and returns how the call ends with it.
+    #[inline]
+    fn judge(&mut self, outcome: Outcome) -> Ending {
+        let (ending, verdict, sign) = match outcome {
+            Outcome::Success => (Ending::Success, Verdict::Good, Sign::Success),
+            Outcome::Failure => (Ending::Failure, Verdict::Bad, Sign::Failure),
+            Outcome::Overload => (Ending::Overload, Verdict::Nothing, Sign::Overload(None)),
+            Outcome::OverloadFor(asked) => {
+                (Ending::Overload, Verdict::Nothing, Sign::Overload(Some(asked)))
+            }
+            Outcome::Neutral => (Ending::Neutral, Verdict::Nothing, Sign::Nothing),
+        };
+        self.tell_of(verdict, sign);
+        ending
+    }
+
+    /// Tells the outcome of a call that goes on until its body ends.
+    pub(crate) fn tell(&mut self, outcome: Outcome) {
+        let ending = self.judge(outcome);
+        self.stage = Stage::Told(ending);
     }
 
     /// Ends a call that could not be sent, because the endpoint failed to become ready.
@@ -156,17 +175,48 @@ impl InFlight {
         self.end(Ending::Failure, Verdict::Bad, Sign::Failure);
     }
 
-    #[cold]
-    fn push_back(&mut self, asked: Option<Duration>) {
-        self.end(Ending::Overload, Verdict::Nothing, Sign::Overload(asked));
-        let (node, period, began) = (&self.node, self.period, self.started);
-        self.at_door(|door, now| door.push_back(node, period, began, asked, now));
+    /// Hands the call over to another guard; this one has nothing left to do.
+    pub(crate) fn hand_over(&mut self) -> Self {
+        let stage = std::mem::replace(&mut self.stage, Stage::Closed);
+        Self {
+            node: Arc::clone(&self.node),
+            period: self.period,
+            version: self.version,
+            trial: self.trial,
+            parked: std::mem::take(&mut self.parked),
+            stage,
+            started: self.started,
+            bounded: std::mem::take(&mut self.bounded),
+        }
+    }
+
+    /// Ends a call whose outcome is told.
+    pub(crate) fn finish(&mut self) {
+        if let Stage::Told(ending) = self.stage {
+            self.stage = Stage::Closed;
+            self.node.counters.end(ending);
+        }
+    }
+
+    /// Ends a call whose caller has seen a good beginning, and wants no more. That says nothing
+    /// of the endpoint, but that it works.
+    pub(crate) fn let_go(&mut self) {
+        if self.stage == Stage::Running {
+            let verdict = if self.trial { Verdict::Good } else { Verdict::Nothing };
+            self.end(Ending::Dropped, verdict, Sign::Nothing);
+        }
     }
 
     #[inline]
     fn end(&mut self, ending: Ending, verdict: Verdict, sign: Sign) {
-        self.stage = Stage::Closed;
         self.node.counters.end(ending);
+        self.tell_of(verdict, sign);
+    }
+
+    /// Tells health and pace what the call has shown.
+    #[inline]
+    fn tell_of(&mut self, verdict: Verdict, sign: Sign) {
+        self.stage = Stage::Closed;
         if let Some(meter) = &self.node.meter {
             let now = Instant::now();
             // An outcome counts only in the period in which its call was admitted.
@@ -174,6 +224,10 @@ impl InFlight {
             meter.note(&self.node.pace, sign, self.age(now), now, counts);
         }
         self.report(verdict);
+        if let Sign::Overload(asked) = sign {
+            let (node, period, began) = (&self.node, self.period, self.started);
+            self.at_door(|door, now| door.push_back(node, period, began, asked, now));
+        }
     }
 
     #[inline]
@@ -230,6 +284,7 @@ impl Drop for InFlight {
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
             Stage::Inside => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
+            Stage::Told(ending) => self.node.counters.end(ending),
         }
     }
 }

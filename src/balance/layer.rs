@@ -12,6 +12,7 @@ use crate::{
     classify::ErrorsAreFailures,
     discover::driver::Driver,
     endpoint::Endpoint,
+    ends::AtHead,
     error::{BoxError, Error},
     hub::Hub,
     policy::Policy,
@@ -38,9 +39,10 @@ use crate::{
 ///     .layer(BalanceLayer::new(endpoints, RoundRobin::new()))
 ///     .service("the client that all endpoints share");
 /// ```
-pub struct BalanceLayer<T, P: Policy, K = ErrorsAreFailures> {
+pub struct BalanceLayer<T, P: Policy, K = ErrorsAreFailures, E = AtHead> {
     pub(super) hub: Arc<Hub<T, P>>,
     pub(super) classify: K,
+    pub(super) ends: E,
 }
 
 impl<T, P> BalanceLayer<T, P>
@@ -80,7 +82,7 @@ where
     }
 }
 
-impl<T, P: Policy, K> BalanceLayer<T, P, K> {
+impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     /// Returns what the next pick would see: endpoints, their health, load and counters.
     ///
     /// Changes nothing. Cost: O(n).
@@ -105,21 +107,23 @@ impl<T, P: Policy, K> BalanceLayer<T, P, K> {
     }
 }
 
-impl<T, P: Policy, K: Clone, C> Layer<C> for BalanceLayer<T, P, K> {
-    type Service = Balance<T, P, C, K>;
+impl<T, P: Policy, K: Clone, E: Clone, C> Layer<C> for BalanceLayer<T, P, K, E> {
+    type Service = Balance<T, P, C, K, E>;
 
     fn layer(&self, client: C) -> Self::Service {
-        Balance { hub: Arc::clone(&self.hub), client, classify: self.classify.clone() }
+        let (classify, ends) = (self.classify.clone(), self.ends.clone());
+        Balance { hub: Arc::clone(&self.hub), client, classify, ends }
     }
 }
 
-impl<T, P: Policy, K: Clone> Clone for BalanceLayer<T, P, K> {
+impl<T, P: Policy, K: Clone, E: Clone> Clone for BalanceLayer<T, P, K, E> {
     fn clone(&self) -> Self {
-        Self { hub: Arc::clone(&self.hub), classify: self.classify.clone() }
+        let (classify, ends) = (self.classify.clone(), self.ends.clone());
+        Self { hub: Arc::clone(&self.hub), classify, ends }
     }
 }
 
-impl<T, P: Policy, K> fmt::Debug for BalanceLayer<T, P, K> {
+impl<T, P: Policy, K, E> fmt::Debug for BalanceLayer<T, P, K, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BalanceLayer").field("hub", &self.hub).finish_non_exhaustive()
     }

@@ -13,13 +13,18 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    attempts::Attempts, avoid::Avoid, choose::Missed, future::ResponseFuture, layer::BalanceLayer,
+    attempts::Attempts,
+    avoid::Avoid,
+    choose::Missed,
+    future::{Judge, ResponseFuture},
+    layer::BalanceLayer,
     waiting::Waiting,
 };
 use crate::{
     capacity::CapacityChange,
     classify::{Classify, ErrorsAreFailures},
     endpoint::{Endpoint, Target},
+    ends::{AtHead, Ends},
     error::{BoxError, Error},
     hub::Hub,
     policy::{Keyed, Owner, Pick, Policy, Structure},
@@ -51,10 +56,11 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures> {
+pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures, E = AtHead> {
     pub(super) hub: Arc<Hub<T, P>>,
     pub(super) client: C,
     pub(super) classify: K,
+    pub(super) ends: E,
 }
 
 impl<T, P> Balance<T, P>
@@ -77,7 +83,7 @@ where
     }
 }
 
-impl<T, P: Policy, C, K> Balance<T, P, C, K> {
+impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// Returns what the next pick would see: endpoints, their health, load and counters.
     ///
     /// Changes nothing. Cost: O(n).
@@ -118,7 +124,7 @@ impl<T, P: Policy, C, K> Balance<T, P, C, K> {
     }
 }
 
-impl<T, A, S, C, K> Balance<T, Keyed<A, S>, C, K>
+impl<T, A, S, C, K, E> Balance<T, Keyed<A, S>, C, K, E>
 where
     A: Send + Sync + 'static,
     S: Structure,
@@ -138,7 +144,7 @@ where
     }
 }
 
-impl<T, P, C, K, Req> Service<Req> for Balance<T, P, C, K>
+impl<T, P, C, K, E, Req> Service<Req> for Balance<T, P, C, K, E>
 where
     T: Target<C>,
     T::Service: Service<Req>,
@@ -147,10 +153,11 @@ where
     C: Clone,
     K: Clone
         + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Response = <T::Service as Service<Req>>::Response;
+    type Response = E::Response;
     type Error = Error;
-    type Future = ResponseFuture<Req, T, P, C, K>;
+    type Future = ResponseFuture<Req, T, P, C, K, E>;
 
     /// Is always ready, and reserves nothing.
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -170,14 +177,13 @@ where
                 match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = avoid.attempts();
-                        let classify = self.classify.clone();
-                        return ResponseFuture::send(seat, request, attempts, classify);
+                        return ResponseFuture::send(seat, request, attempts, self.judge());
                     }
                     readiness => Some((seat, readiness)),
                 }
             }
             Err(Missed::Policy(error)) => {
-                return ResponseFuture::fail(error, self.classify.clone());
+                return ResponseFuture::fail(error, self.judge());
             }
             Err(_) => None,
         };
@@ -185,21 +191,25 @@ where
         if let Some((seat, readiness)) = unready {
             waiting.take_over(seat, readiness);
         }
-        ResponseFuture::wait(waiting, self.classify.clone())
+        ResponseFuture::wait(waiting, self.judge())
     }
 }
 
-impl<T, P: Policy, C: Clone, K: Clone> Clone for Balance<T, P, C, K> {
+impl<T, P: Policy, C, K: Clone, E: Clone> Balance<T, P, C, K, E> {
+    #[inline]
+    fn judge(&self) -> Judge<K, E> {
+        Judge { classify: self.classify.clone(), ends: self.ends.clone() }
+    }
+}
+
+impl<T, P: Policy, C: Clone, K: Clone, E: Clone> Clone for Balance<T, P, C, K, E> {
     fn clone(&self) -> Self {
-        Self {
-            hub: Arc::clone(&self.hub),
-            client: self.client.clone(),
-            classify: self.classify.clone(),
-        }
+        let Judge { classify, ends } = self.judge();
+        Self { hub: Arc::clone(&self.hub), client: self.client.clone(), classify, ends }
     }
 }
 
-impl<T, P: Policy, C, K> fmt::Debug for Balance<T, P, C, K> {
+impl<T, P: Policy, C, K, E> fmt::Debug for Balance<T, P, C, K, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Balance").field("hub", &self.hub).finish_non_exhaustive()
     }

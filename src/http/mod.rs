@@ -31,9 +31,21 @@
 //! # }
 //! ```
 
+mod body;
+mod classify;
+mod grpc;
 pub mod key;
 mod origin;
 #[cfg(feature = "reqwest")]
 mod reqwest;
+mod status;
+#[cfg(feature = "tower-http")]
+mod tower_http;
 
+pub use body::{AtBodyEnd, AtFirstData, Tracked};
+pub use classify::{ClassifyBody, ClassifyEnd, GoodHead, Head};
+pub use grpc::Grpc;
 pub use origin::{AtOrigin, Origin, OriginError};
+pub use status::Status;
+#[cfg(feature = "tower-http")]
+pub use tower_http::{ByTowerHttp, TowerHttpEnd};

@@ -1,0 +1,211 @@
+//! Bodies that are followed to the end of their call.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::{HeaderMap, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::{ClassifyBody, ClassifyEnd, Head};
+use crate::{
+    balance::in_flight::InFlight,
+    ends::{Call, Ends, sealed},
+    health::Outcome,
+};
+
+/// A call is over with the first data of its body: for streams that begin when work is done,
+/// and then take long.
+///
+/// A body that ends or breaks off before counts as by [`AtBodyEnd`]. What comes after
+/// the first data is not judged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AtFirstData;
+
+/// A call is over at the end of its body, after the trailers.
+///
+/// What the [classifier](ClassifyBody) says of the head is told at once, if that is more than
+/// "good so far"; the call stays in flight until the body ends. A body that breaks off is a
+/// failure. Dropping it ends the call; that is no failure of the endpoint, whose head was
+/// good: it neither raises nor clears the count, and a trial has succeeded. An endpoint on
+/// trial is tried by nobody else until the body of the call that tries it has ended.
+///
+/// For `http::Response`. The response has another type of body, [`Tracked`].
+///
+/// ```
+/// use counterpoise::{Builder, http::{AtBodyEnd, Grpc}};
+///
+/// let builder = Builder::new().classify(Grpc::new()).ends(AtBodyEnd::new());
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AtBodyEnd;
+
+impl AtFirstData {
+    /// Creates the rule.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl AtBodyEnd {
+    /// Creates the rule.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl sealed::Ends for AtFirstData {}
+impl sealed::Ends for AtBodyEnd {}
+
+impl<K: ClassifyBody<B, Err>, B: Body, Err> Ends<K, Response<B>, Err> for AtFirstData {
+    type Response = Response<Tracked<B, K::End>>;
+
+    fn follow(&self, call: Call<'_, K>, response: Response<B>) -> Self::Response {
+        follow(call, response, true)
+    }
+}
+
+impl<K: ClassifyBody<B, Err>, B: Body, Err> Ends<K, Response<B>, Err> for AtBodyEnd {
+    type Response = Response<Tracked<B, K::End>>;
+
+    fn follow(&self, call: Call<'_, K>, response: Response<B>) -> Self::Response {
+        follow(call, response, false)
+    }
+}
+
+fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
+    call: Call<'_, K>,
+    response: Response<B>,
+    to_first_data: bool,
+) -> Response<Tracked<B, K::End>> {
+    let Call { guard, classify } = call;
+    let (head, ended) =
+        guard.inside(|| (classify.classify_head(&response), response.body().is_end_stream()));
+    let mut guard = guard.hand_over();
+    let end = match head {
+        Head::Open(end) => Some(end),
+        Head::Known(outcome) => {
+            guard.tell(outcome);
+            None
+        }
+    };
+    let mut follower = Follower { guard, end, to_first_data };
+    response.map(|inner| {
+        if ended {
+            follower.end(None);
+        }
+        Tracked { inner, follower: (!ended).then_some(follower) }
+    })
+}
+
+pin_project! {
+    /// A body that tells the balancer when it ends.
+    ///
+    /// Data, trailers, size hint and errors are those of the body inside. Dropping it ends the
+    /// call. One that is made by `Default` belongs to no call.
+    pub struct Tracked<B, E: ClassifyEnd> {
+        #[pin]
+        inner: B,
+        follower: Option<Follower<E>>,
+    }
+}
+
+/// What is left of a call whose response has begun.
+struct Follower<E: ClassifyEnd> {
+    guard: InFlight,
+    /// Judges the end; none if the head has told the outcome.
+    end: Option<E>,
+    to_first_data: bool,
+}
+
+impl<E: ClassifyEnd> Follower<E> {
+    /// Looks at what came of the body; returns whether the call is over.
+    fn see<D, X>(
+        &mut self,
+        frame: Option<&Result<Frame<D>, X>>,
+        is_last: impl FnOnce() -> bool,
+    ) -> bool {
+        match frame {
+            None => self.end(None),
+            Some(Err(_)) => self.close(Outcome::Failure),
+            Some(Ok(frame)) => match frame.trailers_ref() {
+                Some(trailers) => self.end(Some(trailers)),
+                None if self.to_first_data => self.close(Outcome::Success),
+                None if is_last() => self.end(None),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    fn end(&mut self, trailers: Option<&HeaderMap>) {
+        match self.end.take() {
+            Some(end) => {
+                let outcome = self.guard.inside(|| end.classify_end(trailers));
+                self.guard.close(outcome);
+            }
+            None => self.guard.finish(),
+        }
+    }
+
+    fn close(&mut self, outcome: Outcome) {
+        match self.end.take() {
+            Some(_) => self.guard.close(outcome),
+            None => self.guard.finish(),
+        }
+    }
+}
+
+impl<E: ClassifyEnd> Drop for Follower<E> {
+    fn drop(&mut self) {
+        match self.end {
+            Some(_) => self.guard.let_go(),
+            None => self.guard.finish(),
+        }
+    }
+}
+
+impl<B: Body, E: ClassifyEnd> Body for Tracked<B, E> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let Some(follower) = this.follower else { return this.inner.poll_frame(cx) };
+        let frame = ready!(follower.guard.inside(|| this.inner.as_mut().poll_frame(cx)));
+        if follower.see(frame.as_ref(), || this.inner.is_end_stream()) {
+            *this.follower = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl<B: Default, E: ClassifyEnd> Default for Tracked<B, E> {
+    fn default() -> Self {
+        Self { inner: B::default(), follower: None }
+    }
+}
+
+impl<B: fmt::Debug, E: ClassifyEnd> fmt::Debug for Tracked<B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracked").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
