@@ -139,7 +139,10 @@ impl fmt::Debug for Listener {
 }
 
 impl Events {
-    pub(crate) fn new(listeners: Vec<Listener>) -> Self {
+    pub(crate) fn new(mut listeners: Vec<Listener>) -> Self {
+        #[cfg(feature = "tracing")]
+        listeners.insert(0, Listener::new(crate::telemetry::tracing::trace));
+        listeners.shrink_to_fit();
         Self { listeners, ..Self::default() }
     }
 

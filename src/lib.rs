@@ -83,6 +83,7 @@
 mod balance;
 mod bounds;
 mod capacity;
+pub mod checks;
 mod classify;
 pub mod discover;
 mod endpoint;
@@ -101,6 +102,8 @@ mod settings;
 mod signals;
 mod snapshot;
 mod stats;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod telemetry;
 mod util;
 
 pub use balance::{
@@ -123,6 +126,8 @@ pub use policy::{
 };
 pub use signals::Signals;
 pub use stats::{EndpointState, EndpointStats, Stats};
+#[cfg(feature = "metrics")]
+pub use telemetry::metrics::{Metrics, Reporter};
 
 /// The README's examples compile.
 #[cfg(all(doctest, feature = "reqwest", feature = "tonic"))]

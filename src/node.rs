@@ -218,6 +218,12 @@ impl NodeState {
         Arc::strong_count(self).saturating_sub(self.nodes.load(Ordering::Relaxed)) as u64
     }
 
+    /// Returns the moving latency, if it is measured.
+    pub(crate) fn latency(&self, now: Instant) -> Option<Duration> {
+        let meter = self.meter.as_ref().filter(|meter| meter.has_latency())?;
+        Some(Duration::from_nanos(meter.cost(&self.pace, now) as u64))
+    }
+
     /// Returns how many calls run here now.
     pub(crate) fn in_flight(self: &Arc<Self>) -> usize {
         let others = self.nodes.load(Ordering::Relaxed) + self.parked.load(Ordering::Relaxed);

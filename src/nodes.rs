@@ -66,6 +66,14 @@ impl<T> Nodes<T> {
         self.len
     }
 
+    /// Finds a node by its id; they are in rising order.
+    pub(crate) fn find(&self, id: u64) -> Option<&Arc<Node<T>>> {
+        let last = |chunk: &Chunk<T>| chunk.last().is_none_or(|node| node.state.id < id);
+        let chunk = self.chunks.get(self.chunks.partition_point(last))?;
+        let place = chunk.binary_search_by_key(&id, |node| node.state.id).ok()?;
+        chunk.get(place)
+    }
+
     /// Returns the list of these nodes, which differ from this one only so. Cost: O(n / 128)
     /// and O(128) for each place that differs.
     pub(crate) fn next(&self, nodes: &[Arc<Node<T>>], changes: &Changes) -> Self {

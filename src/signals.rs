@@ -149,6 +149,10 @@ impl Meter {
         if usual > 0.0 { usual } else { FIRST }
     }
 
+    pub(crate) fn has_latency(&self) -> bool {
+        self.signals.is_some_and(|signals| signals.kind == Kind::Latency)
+    }
+
     /// Returns the record of an endpoint that joins now.
     pub(crate) fn start(&self, now: Instant) -> Pace {
         Pace { seen: AtomicU64::new(self.since_origin(now)), ..Pace::default() }

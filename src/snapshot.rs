@@ -7,6 +7,8 @@ use crate::{error::Counts, nodes::Nodes};
 pub(crate) struct Snapshot<T, B> {
     /// Grows by one with each publication.
     pub(crate) generation: u64,
+    /// The generation in which the nodes last changed.
+    pub(crate) roll: u64,
     /// The members, in the order in which they joined.
     pub(crate) nodes: Nodes<T>,
     /// Indexes of the nodes that may be picked, in rising order.

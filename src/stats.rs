@@ -90,8 +90,12 @@ pub struct EndpointStats {
     pub drops: u64,
     /// Failures since the last success.
     pub consecutive_failures: u32,
-    /// How often the endpoint was ejected.
+    /// How often the endpoint was ejected for its calls.
     pub ejections: u64,
+    /// Whether active checks keep it out.
+    pub checked_out: bool,
+    /// The moving latency of its calls, if the policy asks for it.
+    pub latency: Option<Duration>,
 }
 
 /// Where an endpoint stands.
@@ -174,6 +178,8 @@ impl EndpointStats {
             drops,
             consecutive_failures: state.standing.failures(),
             ejections: entry.record.total(),
+            checked_out: entry.is_checked_out(),
+            latency: state.latency(now),
         }
     }
 }

@@ -241,6 +241,7 @@ impl<K, E> Builder<K, E> {
         layer
     }
 
+    #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
     pub(super) fn connect<D, T, P>(
         self,
         discover: D,

@@ -9,11 +9,12 @@ use tower_layer::Layer;
 use super::{builder::Builder, service::Balance};
 use crate::{
     capacity::CapacityChange,
+    checks::{self, Checker, Checks, Probe},
     classify::ErrorsAreFailures,
     discover::driver::Driver,
     endpoint::Endpoint,
     ends::AtHead,
-    error::{BoxError, Error},
+    error::{BoxError, ConfigError, Error},
     hub::Hub,
     policy::Policy,
     stats::Stats,
@@ -95,6 +96,21 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     /// [`Balance::set_capacity`].
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.hub.set_capacity(endpoint, factor, Instant::now())
+    }
+
+    /// Returns a future that asks the endpoints how they are; see
+    /// [`Balance::check`].
+    ///
+    /// # Errors
+    ///
+    /// Refuses settings that make no sense, naming the setting.
+    pub fn check<R>(&self, checks: Checks<R>) -> Result<Checker, ConfigError>
+    where
+        T: Send + Sync + 'static,
+        R: Probe<T>,
+    {
+        checks.validate()?;
+        Ok(checks::check(&self.hub, checks))
     }
 
     /// Waits until the set has at least `count` endpoints, drained ones included.

@@ -7,6 +7,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tower::discover::Discover;
 use tower_layer::Layer;
@@ -20,12 +23,18 @@ use super::{
     layer::BalanceLayer,
     waiting::Waiting,
 };
+#[cfg(feature = "metrics")]
+use crate::telemetry::{
+    self,
+    metrics::{Metrics, Reporter},
+};
 use crate::{
     capacity::CapacityChange,
+    checks::{self, Checker, Checks, Probe},
     classify::{Classify, ErrorsAreFailures},
     endpoint::{Endpoint, Target},
     ends::{AtHead, Ends},
-    error::{BoxError, Error},
+    error::{BoxError, ConfigError, Error},
     hub::Hub,
     policy::{Keyed, Owner, Pick, Policy, Structure},
     stats::Stats,
@@ -90,6 +99,33 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.hub)
+    }
+
+    /// Returns a future that asks the endpoints how they are, beside the calls, and ejects those
+    /// that are not well: to be spawned. See [`checks`](crate::checks).
+    ///
+    /// It ends with the last service and layer of the balancer.
+    ///
+    /// # Errors
+    ///
+    /// Refuses settings that make no sense, naming the setting.
+    pub fn check<R>(&self, checks: Checks<R>) -> Result<Checker, ConfigError>
+    where
+        T: Send + Sync + 'static,
+        R: Probe<T>,
+    {
+        checks.validate()?;
+        Ok(checks::check(&self.hub, checks))
+    }
+
+    /// Returns a future that reports the statistics as metrics, now and after every interval: to be
+    /// spawned. It ends with the last service and layer of the balancer.
+    #[cfg(feature = "metrics")]
+    pub fn report(&self, metrics: Metrics, interval: Duration) -> Reporter
+    where
+        T: Send + Sync + 'static,
+    {
+        telemetry::metrics::report(&self.hub, metrics, interval)
     }
 
     /// Waits until the set has at least `count` endpoints, drained ones included.

@@ -32,8 +32,10 @@ use crate::{classify::Classify, health::Outcome};
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     /// The last that fits decides.
-    rules: Option<Arc<[(RangeInclusive<u16>, Outcome)]>>,
+    rules: Option<Arc<[Rule]>>,
 }
+
+type Rule = (RangeInclusive<u16>, Outcome);
 
 impl Status {
     /// Creates the classifier.

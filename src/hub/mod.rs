@@ -102,6 +102,7 @@ impl<T, P: Policy> Hub<T, P> {
         let hub = Self {
             snapshot: ArcSwap::from_pointee(Snapshot {
                 generation: 0,
+                roll: 0,
                 nodes: Nodes::default(),
                 eligible: Box::default(),
                 shares: Box::default(),
@@ -387,6 +388,13 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
 
 const fn health(changed: bool) -> Change {
     if changed { Change::Health } else { Change::Nothing }
+}
+
+impl<T, P: Policy> Drop for Hub<T, P> {
+    /// Has everybody who listens notice.
+    fn drop(&mut self) {
+        self.bell.notify_waiters();
+    }
 }
 
 impl<T, P: Policy> fmt::Debug for Hub<T, P> {

@@ -75,8 +75,18 @@ impl<T, P: Policy> Hub<T, P> {
         let counts = roster.counts();
         let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
         let capacities = capacities(&view);
-        let next =
-            Snapshot { generation, nodes, eligible, shares, capacities, panic, counts, table };
+        let roll = if roster.unpublished.is_empty() { former.roll } else { generation };
+        let next = Snapshot {
+            generation,
+            roll,
+            nodes,
+            eligible,
+            shares,
+            capacities,
+            panic,
+            counts,
+            table,
+        };
         self.snapshot.store(Arc::new(next));
         room.panic = room.roster.is_panic();
         room.roster.unpublished = Changes::default();

@@ -3,6 +3,9 @@
 //! The clock of the way out is read here, and only when the end matters to health: a
 //! guard's drop has no other place for it.
 
+#[cfg(feature = "http")]
+mod bodies;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -41,6 +44,7 @@ enum Stage {
     /// The endpoint's own code runs now. If the guard is dropped so, that code panicked.
     Inside,
     /// The outcome is told, and the call goes on: it waits for its body to end.
+    #[cfg(feature = "http")]
     Told(Ending),
     Closed,
 }
@@ -164,47 +168,9 @@ impl InFlight {
         ending
     }
 
-    /// Tells the outcome of a call that goes on until its body ends.
-    pub(crate) fn tell(&mut self, outcome: Outcome) {
-        let ending = self.judge(outcome);
-        self.stage = Stage::Told(ending);
-    }
-
     /// Ends a call that could not be sent, because the endpoint failed to become ready.
     pub(crate) fn fail_unsent(&mut self) {
         self.end(Ending::Failure, Verdict::Bad, Sign::Failure);
-    }
-
-    /// Hands the call over to another guard; this one has nothing left to do.
-    pub(crate) fn hand_over(&mut self) -> Self {
-        let stage = std::mem::replace(&mut self.stage, Stage::Closed);
-        Self {
-            node: Arc::clone(&self.node),
-            period: self.period,
-            version: self.version,
-            trial: self.trial,
-            parked: std::mem::take(&mut self.parked),
-            stage,
-            started: self.started,
-            bounded: std::mem::take(&mut self.bounded),
-        }
-    }
-
-    /// Ends a call whose outcome is told.
-    pub(crate) fn finish(&mut self) {
-        if let Stage::Told(ending) = self.stage {
-            self.stage = Stage::Closed;
-            self.node.counters.end(ending);
-        }
-    }
-
-    /// Ends a call whose caller has seen a good beginning, and wants no more. That says nothing
-    /// of the endpoint, but that it works.
-    pub(crate) fn let_go(&mut self) {
-        if self.stage == Stage::Running {
-            let verdict = if self.trial { Verdict::Good } else { Verdict::Nothing };
-            self.end(Ending::Dropped, verdict, Sign::Nothing);
-        }
     }
 
     #[inline]
@@ -284,6 +250,7 @@ impl Drop for InFlight {
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
             Stage::Inside => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
+            #[cfg(feature = "http")]
             Stage::Told(ending) => self.node.counters.end(ending),
         }
     }

@@ -1,0 +1,50 @@
+//! Calls that go on after their response has begun: until a body ends.
+
+use std::sync::Arc;
+
+use super::{InFlight, Stage};
+use crate::{
+    health::Outcome,
+    node::{Ending, Verdict},
+    signals::Sign,
+};
+
+impl InFlight {
+    /// Hands the call over to another guard; this one has nothing left to do.
+    pub(crate) fn hand_over(&mut self) -> Self {
+        let stage = std::mem::replace(&mut self.stage, Stage::Closed);
+        Self {
+            node: Arc::clone(&self.node),
+            period: self.period,
+            version: self.version,
+            trial: self.trial,
+            parked: std::mem::take(&mut self.parked),
+            stage,
+            started: self.started,
+            bounded: std::mem::take(&mut self.bounded),
+        }
+    }
+
+    /// Ends a call whose outcome is told.
+    pub(crate) fn finish(&mut self) {
+        if let Stage::Told(ending) = self.stage {
+            self.stage = Stage::Closed;
+            self.node.counters.end(ending);
+        }
+    }
+
+    /// Ends a call whose caller has seen a good beginning, and wants no more. That says nothing
+    /// of the endpoint, but that it works.
+    pub(crate) fn let_go(&mut self) {
+        if self.stage == Stage::Running {
+            let verdict = if self.trial { Verdict::Good } else { Verdict::Nothing };
+            self.end(Ending::Dropped, verdict, Sign::Nothing);
+        }
+    }
+
+    /// Tells the outcome of a call that goes on until its body ends.
+    pub(crate) fn tell(&mut self, outcome: Outcome) {
+        let ending = self.judge(outcome);
+        self.stage = Stage::Told(ending);
+    }
+}

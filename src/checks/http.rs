@@ -1,0 +1,117 @@
+//! Checks whether an HTTP path is answered well.
+
+use std::{future::Future, marker::PhantomData, pin::Pin};
+
+use http::{Request, Response, StatusCode};
+use tower_service::Service;
+
+use super::Probe;
+use crate::{endpoint::Target, error::BoxError};
+
+/// Passes if `GET path`, sent to the endpoint with this client, is answered with a status from
+/// 200 to 299. The body is dropped unread.
+///
+/// For clients of [`http::Request`]; the request's body is `B::default()`. Give the checks a
+/// client of their own if connections should not be shared with the calls.
+pub fn http_get<C, B>(client: C, path: &str) -> HttpGet<C, B> {
+    HttpGet { client, path: path.to_owned(), body: PhantomData }
+}
+
+/// See [`http_get()`].
+#[derive(Debug, Clone)]
+pub struct HttpGet<C, B> {
+    client: C,
+    path: String,
+    body: PhantomData<fn() -> B>,
+}
+
+type Checking = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+
+impl<T, C, B, D> Probe<T> for HttpGet<C, B>
+where
+    T: Target<C>,
+    T::Service: Service<Request<B>, Response = Response<D>> + Send + 'static,
+    <T::Service as Service<Request<B>>>::Future: Send,
+    <T::Service as Service<Request<B>>>::Error: Into<BoxError>,
+    C: Send + Sync + 'static,
+    B: Default + Send + 'static,
+    D: Send,
+{
+    type Future = Checking;
+
+    fn probe(&self, _name: &str, target: &T) -> Checking {
+        let (service, path) = (target.attach(&self.client), self.path.clone());
+        Box::pin(async move {
+            let request = Request::get(path).body(B::default())?;
+            let response = call(service, request).await?;
+            judge(response.status())
+        })
+    }
+}
+
+/// As [`http_get()`], with a `reqwest::Client`.
+///
+/// ```
+/// use counterpoise::{BalanceLayer, Endpoint, RoundRobin, checks::{self, Checks}, discover};
+/// use counterpoise::http::Origin;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let origin = Origin::try_from("http://10.0.0.1:8080")?;
+/// let layer = BalanceLayer::new(discover::list([("a", Endpoint::new(origin))]), RoundRobin::new());
+/// let probe = checks::reqwest_get(reqwest::Client::new(), "/health");
+/// tokio::spawn(layer.check(Checks::new(probe))?);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "reqwest")]
+#[must_use]
+pub fn reqwest_get(client: reqwest::Client, path: &str) -> ReqwestGet {
+    ReqwestGet { client, path: path.to_owned() }
+}
+
+/// See [`reqwest_get()`].
+#[cfg(feature = "reqwest")]
+#[derive(Debug, Clone)]
+pub struct ReqwestGet {
+    client: reqwest::Client,
+    path: String,
+}
+
+#[cfg(feature = "reqwest")]
+impl<T> Probe<T> for ReqwestGet
+where
+    T: Target<reqwest::Client>,
+    T::Service: Service<reqwest::Request, Response = reqwest::Response> + Send + 'static,
+    <T::Service as Service<reqwest::Request>>::Future: Send,
+    <T::Service as Service<reqwest::Request>>::Error: Into<BoxError>,
+{
+    type Future = Checking;
+
+    fn probe(&self, _name: &str, target: &T) -> Checking {
+        // The origin puts its own scheme and authority in the place of these.
+        let url = reqwest::Url::parse("http://endpoint/").and_then(|base| base.join(&self.path));
+        let service = target.attach(&self.client);
+        Box::pin(async move {
+            let request = reqwest::Request::new(reqwest::Method::GET, url?);
+            judge(call(service, request).await?.status())
+        })
+    }
+}
+
+fn judge(status: StatusCode) -> Result<(), BoxError> {
+    match status.is_success() {
+        true => Ok(()),
+        false => Err(format!("the check was answered with {status}").into()),
+    }
+}
+
+/// Calls a service once it is ready.
+async fn call<S, Req>(mut service: S, request: Req) -> Result<S::Response, BoxError>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+{
+    std::future::poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+    service.call(request).await.map_err(Into::into)
+}
