@@ -10,6 +10,7 @@ mod adversary_waiting;
 mod adversary_weights;
 mod basics;
 mod bed;
+mod checks;
 mod contract;
 mod costly;
 mod defaults;
