@@ -81,6 +81,24 @@ impl Origin {
         &self.0.authority
     }
 
+    /// Returns host and port, also where the URL leaves the port out: as for a TCP connection.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), counterpoise::http::OriginError> {
+    /// use counterpoise::http::Origin;
+    ///
+    /// assert_eq!(Origin::try_from("https://example.com")?.address(), "example.com:443");
+    /// assert_eq!(Origin::try_from("http://[::1]:8080/base")?.address(), "[::1]:8080");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn address(&self) -> String {
+        let usual = if self.0.scheme == Scheme::HTTPS { 443 } else { 80 };
+        let port = self.0.authority.port_u16().unwrap_or(usual);
+        format!("{}:{port}", self.0.authority.host())
+    }
+
     #[cfg(feature = "reqwest")]
     pub(super) fn url(&self) -> &reqwest::Url {
         &self.0.url
