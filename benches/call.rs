@@ -13,7 +13,7 @@ mod support;
 use std::{hint::black_box, time::Instant};
 
 use allocation_counter::measure;
-use counterpoise::{Balance, Direct, Health, Pick, RoundRobin};
+use counterpoise::{Balance, Direct, Health, LeastRequest, Outliers, PeakEwma, Pick, RoundRobin};
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{Noop, balance, now, two_threads};
 use tokio::runtime::{Builder, Runtime};
@@ -73,6 +73,10 @@ fn single(c: &mut Criterion) {
     for n in SIZES {
         bench(c, "round robin", n, || ours(RoundRobin::new(), Health::new(), n));
         bench(c, "round robin, health off", n, || ours(RoundRobin::new(), Health::off(), n));
+        bench(c, "least request", n, || ours(LeastRequest::new(), Health::new(), n));
+        bench(c, "peak EWMA", n, || ours(PeakEwma::new(), Health::new(), n));
+        let judged = || Health::new().outliers(Outliers::new());
+        bench(c, "round robin, judged by rate", n, || ours(RoundRobin::new(), judged(), n));
         let complete = CompleteOnResponse::default;
         let list = move || ServiceList::new::<u64>(vec![Noop; n]);
         let pending = move || p2c::Balance::new(PendingRequestsDiscover::new(list(), complete()));

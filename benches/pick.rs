@@ -13,15 +13,23 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use counterpoise::{
-    Balance, BoxPolicy, Direct, Health, ModuloRoundRobin, Pick, Random, RoundRobin, SmoothWeighted,
-    WeightedRandom,
+    Balance, BoxPolicy, Direct, Health, LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random,
+    RoundRobin, SmoothWeighted, WeightedRandom,
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use support::{Noop, SIZES, balance, two_threads};
+use support::{Noop, SIZES, balance, now, two_threads};
+use tokio::runtime::Runtime;
+use tower::{
+    Service, ServiceExt,
+    balance::p2c,
+    discover::ServiceList,
+    load::{CompleteOnResponse, PeakEwmaDiscover, PendingRequestsDiscover},
+};
 
 fn yardstick(c: &mut Criterion) {
     let mut group = c.benchmark_group("yardstick");
@@ -91,6 +99,41 @@ fn weighted(c: &mut Criterion) {
     policy(c, "weighted random, many weights", WeightedRandom::new, many);
 }
 
+/// Policies that look at load. A full scan is O(n) by intent.
+fn by_load(c: &mut Criterion) {
+    policy(c, "least request", LeastRequest::new, few);
+    policy(c, "least request, 4 choices", || LeastRequest::new().choices(4), few);
+    policy(c, "peak EWMA", PeakEwma::new, few);
+    policy(c, "least request, full scan", || LeastRequest::new().full_scan(), few);
+}
+
+/// tower's balancers by load. They pick while they become ready and cannot be asked for a
+/// pick alone, so a call of a service that does nothing is in it.
+fn towers(c: &mut Criterion) {
+    let runtime = Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let second = Duration::from_secs(1);
+    for n in SIZES {
+        let list = || ServiceList::new::<u64>(vec![Noop; n]);
+        let complete = CompleteOnResponse::default;
+        let pending = p2c::Balance::new(PendingRequestsDiscover::new(list(), complete()));
+        tower(c, "tower pending requests, with its call", n, pending);
+        let ewma = PeakEwmaDiscover::new(list(), second, second, complete());
+        tower(c, "tower peak EWMA, with its call", n, p2c::Balance::new(ewma));
+    }
+}
+
+fn tower<S: Service<u64>>(c: &mut Criterion, name: &str, n: usize, mut service: S)
+where
+    S::Error: std::fmt::Debug,
+{
+    // Takes in all endpoints first.
+    (0..2_000).for_each(|i| drop(now(now(service.ready()).unwrap().call(i))));
+    c.benchmark_group(name).bench_function(BenchmarkId::new("1 thread", n), |b| {
+        b.iter(|| now(now(service.ready()).unwrap().call(black_box(7))).unwrap());
+    });
+}
+
 /// The loop of the textbook, under the lock that sharing it takes.
 fn textbook(c: &mut Criterion) {
     let mut group = c.benchmark_group("textbook smooth weighted in a mutex");
@@ -127,5 +170,5 @@ fn textbook_pick(nodes: &Mutex<Vec<(i64, i64)>>) -> usize {
     best
 }
 
-criterion_group!(benches, yardstick, unweighted, weighted, textbook);
+criterion_group!(benches, yardstick, unweighted, weighted, by_load, towers, textbook);
 criterion_main!(benches);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     health::standing::{Period, Standing},
-    signals::{Meter, Pace},
+    signals::{Meter, Pace, Window},
 };
 
 /// One endpoint in one snapshot: what is known of it, and how to reach it.
@@ -31,27 +31,30 @@ pub(crate) struct Node<T> {
 /// references, less those that nodes and waiting calls hold, is the number of calls in
 /// flight: a gauge that costs nothing and cannot drift.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct NodeState {
+    // A pick and the beginning of a call look at this line and no other.
     pub(crate) standing: Standing,
-    pub(crate) counters: Counters,
     /// References that nodes hold.
     nodes: AtomicUsize,
+    /// What is measured of it, and by what; nothing if nobody asks.
+    pub(crate) pace: Pace,
+    pub(crate) meter: Option<Arc<Meter>>,
+    pub(crate) door: Weak<dyn Door>,
+    // The end of a call writes to this one.
+    pub(crate) counters: Counters,
     /// References of calls that wait for the endpoint to become ready.
     parked: AtomicUsize,
     /// How often the service was replaced.
     version: AtomicU32,
     /// Set while the last service that was polled was not ready.
     unready: AtomicBool,
-    /// What is measured of it, and by what; nothing if nobody asks.
-    pub(crate) pace: Pace,
-    pub(crate) meter: Option<Arc<Meter>>,
+    pub(crate) id: u64,
+    pub(crate) window: Window,
     /// Push-backs of calls that began before this say nothing new; in nanoseconds, see
     /// [`Hub`](crate::hub::Hub).
     pub(crate) deaf_until: AtomicU64,
-    pub(crate) id: u64,
     pub(crate) name: Arc<str>,
-    pub(crate) door: Weak<dyn Door>,
 }
 
 /// Where transitions of health are decided; see [`Hub`](crate::hub::Hub).
@@ -176,6 +179,7 @@ impl NodeState {
         let pace = meter.as_ref().map(|meter| meter.start(now)).unwrap_or_default();
         Self {
             pace,
+            window: Window::default(),
             meter,
             deaf_until: AtomicU64::new(0),
             standing: Standing::default(),

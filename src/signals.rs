@@ -88,6 +88,11 @@ pub(crate) struct Pace {
     failures: Fading,
     /// Up to when evidence has come.
     seen: AtomicU64,
+}
+
+/// The calls of one endpoint that have ended since it was last compared with its peers.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
     successes: AtomicU64,
     failed: AtomicU64,
     slow: AtomicU64,
@@ -122,6 +127,10 @@ const UNKNOWN: f64 = 0.5;
 
 /// Of the usual latency, how much a failure counts as.
 const PENALTY: f64 = 10.0;
+
+/// Into so many parts is the decay time cut: of the calls within one, only peaks and the first
+/// are taken in. So under load a call mostly reads, and writes nothing.
+const GRAINS: f64 = 4096.0;
 
 /// Before any call has succeeded, everybody is alike.
 const FIRST: f64 = 1e6;
@@ -178,11 +187,18 @@ impl Meter {
         pace.failures.at(self.since_origin(now), self.decay).round() as u64
     }
 
-    /// Notes the end of a call, in the window too if it counts there.
-    pub(crate) fn note(&self, pace: &Pace, sign: Sign, took: Duration, now: Instant, counts: bool) {
+    /// Notes the end of a call; in a window too, if it counts there.
+    pub(crate) fn note(
+        &self,
+        pace: &Pace,
+        window: Option<&Window>,
+        sign: Sign,
+        took: Duration,
+        now: Instant,
+    ) {
         let took = nanos(took).max(1);
-        if self.watches && counts {
-            self.watch(pace, sign, took);
+        if let Some(window) = window.filter(|_| self.watches) {
+            self.watch(window, sign, took);
         }
         let Some(signals) = self.signals else { return };
         let now = self.since_origin(now);
@@ -227,6 +243,11 @@ impl Meter {
     /// Takes a latency into the moving average: a greater one at once, a smaller one for the
     /// time since the last. (The peak-sensitive average of Finagle's `PeakEwma`.)
     fn average(&self, pace: &Pace, took: f64, now: u64) {
+        let grain = self.decay / GRAINS;
+        let since = now.saturating_sub(pace.seen.load(Ordering::Relaxed)) as f64;
+        if since < grain && pace.cost.exceeds(took, now as f64 - since, self.decay) {
+            return;
+        }
         // Whoever moves the mark on may speak for the time in between, and nobody else.
         let before = pace.seen.fetch_max(now, Ordering::Relaxed);
         let kept = (-(now.saturating_sub(before) as f64) / self.decay).exp();
@@ -253,16 +274,16 @@ impl Meter {
         }
     }
 
-    fn watch(&self, pace: &Pace, sign: Sign, took: u64) {
+    fn watch(&self, window: &Window, sign: Sign, took: u64) {
         match sign {
             Sign::Success => {
-                pace.successes.fetch_add(1, Ordering::Relaxed);
-                pace.spent.fetch_add(took, Ordering::Relaxed);
+                window.successes.fetch_add(1, Ordering::Relaxed);
+                window.spent.fetch_add(took, Ordering::Relaxed);
                 if took > self.slow_from.load(Ordering::Relaxed) {
-                    pace.slow.fetch_add(1, Ordering::Relaxed);
+                    window.slow.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Sign::Failure => drop(pace.failed.fetch_add(1, Ordering::Relaxed)),
+            Sign::Failure => drop(window.failed.fetch_add(1, Ordering::Relaxed)),
             Sign::Overload(_) | Sign::Dropped | Sign::Nothing => {}
         }
     }
@@ -273,7 +294,7 @@ impl Meter {
     }
 }
 
-impl Pace {
+impl Window {
     /// Returns the window, and begins the next one.
     pub(crate) fn take(&self) -> Tally {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
@@ -287,8 +308,10 @@ impl Pace {
 }
 
 /// 584 years fit.
+#[inline]
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos().into())
 }
 
 #[cfg(test)]
@@ -314,7 +337,7 @@ mod tests {
         }
 
         fn end(&self, pace: &Pace, sign: Sign, took: Duration) {
-            self.meter.note(pace, sign, took, self.now, true);
+            self.meter.note(pace, None, sign, took, self.now);
         }
 
         fn cost(&self, pace: &Pace) -> f64 {

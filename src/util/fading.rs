@@ -34,6 +34,11 @@ impl Fading {
         self.0.load(Ordering::Relaxed) == NOTHING
     }
 
+    /// Returns whether the number was greater than another at an instant.
+    pub(crate) fn exceeds(&self, other: f64, then: f64, decay: f64) -> bool {
+        self.0.load(Ordering::Relaxed) as f64 > then + decay * other.ln()
+    }
+
     /// Raises the number to another, if that is greater.
     pub(crate) fn raise(&self, to: f64, now: u64, decay: f64) {
         self.0.fetch_max(encode(to, now, decay), Ordering::Relaxed);

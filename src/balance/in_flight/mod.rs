@@ -187,7 +187,8 @@ impl InFlight {
             let now = Instant::now();
             // An outcome counts only in the period in which its call was admitted.
             let counts = self.node.standing.period() == self.period;
-            meter.note(&self.node.pace, sign, self.age(now), now, counts);
+            let window = counts.then_some(&self.node.window);
+            meter.note(&self.node.pace, window, sign, self.age(now), now);
         }
         self.report(verdict);
         if let Sign::Overload(asked) = sign {

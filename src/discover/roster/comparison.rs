@@ -17,7 +17,7 @@ impl<T> Roster<T> {
         let serving: Vec<_> = (0..self.members.len())
             .filter(|&i| self.members[i].is_open() && self.members[i].healthy)
             .collect();
-        let tally = |&i: &usize| self.nodes[i].state.pace.take();
+        let tally = |&i: &usize| self.nodes[i].state.window.take();
         let tallies: Vec<Tally> = serving.iter().map(tally).collect();
         let paces = Paces::of(&tallies, &self.health);
         let mut changed = false;

@@ -64,7 +64,7 @@ impl<T> Roster<T> {
     pub(super) fn bring_back(&mut self, i: usize, now: Instant) {
         self.unqueue(i);
         // What ended before says nothing of the new period.
-        let _former = self.nodes[i].state.pace.take();
+        let _former = self.nodes[i].state.window.take();
         self.nodes[i].state.standing.enter(State::Serving);
         self.members[i].healthy = true;
         self.records[i].checked_out = false;
