@@ -140,8 +140,8 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// Multiplies the weight of an endpoint by a factor from 0 to 1, without touching the set
     /// weight: for what you know of its load or its health.
     ///
-    /// The weighted policies give it the share of what is left; at 0 no policy picks it. Those
-    /// that keep keys ignore it otherwise, but for the bound of a bounded load. The
+    /// Every policy gives it the share of what is left; at 0 none picks it. One that keeps keys
+    /// hands over the rest of the endpoint's keys, always the same ones. The
     /// factor has a resolution of 1/65,536 and stays until the next one, or until the
     /// endpoint leaves the set; an insert of the same key keeps it. Endpoints are told by name; of several that share one, all
     /// get it. Cost: that of a rebuild.

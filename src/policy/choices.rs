@@ -42,24 +42,26 @@ impl Drawn {
 }
 
 /// Draws distinct candidates and returns the place of the best: of the lowest score; of equal
-/// ones the first. Each is looked at once. Draws that have the same `round` are alike.
+/// ones the first. Each is looked at once, and none but the first unless it attends.
 pub(super) fn best_of<S: PartialOrd>(
     table: &WeightedTable,
     choices: usize,
     turn: &Turn<'_>,
-    round: u64,
+    attends: impl Fn(usize) -> bool,
     score: impl Fn(usize) -> S,
 ) -> usize {
     let mut drawn = Drawn { spans: [(0, 0); MOST], count: 0, left: table.total() };
-    let first = round * MOST as u64;
-    let mut best = drawn.draw(table, |bound| turn.draw(first, bound));
+    let mut best = drawn.draw(table, |bound| turn.draw(0, bound));
     let choices = choices.min(MOST).min(table.len());
     if choices < 2 {
         return best;
     }
     let mut least = score(best);
     for nth in 1..choices as u64 {
-        let place = drawn.draw(table, |bound| turn.draw(first + nth, bound));
+        let place = drawn.draw(table, |bound| turn.draw(nth, bound));
+        if !attends(place) {
+            continue;
+        }
         let score = score(place);
         if score < least {
             (best, least) = (place, score);

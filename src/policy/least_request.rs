@@ -116,7 +116,7 @@ impl<Req: ?Sized> Pick<Req> for LeastRequest {
         let score = |place| self.load(table, turn, place);
         let place = match (turn.eligible(), self.choices) {
             ([_], _) => 0,
-            (_, Some(choices)) => best_of(table, choices, turn, 0, score),
+            (_, Some(choices)) => best_of(table, choices, turn, |_| true, score),
             (_, None) => best_of_all(table, turn, score),
         };
         member(turn, place)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Choice, Pick, Policy, Turn, View,
-    choices::best_of,
+    choices::{MOST, best_of},
     random::{WeightedTable, member},
 };
 use crate::signals::Signals;
@@ -29,9 +29,11 @@ use crate::signals::Signals;
 ///
 /// # Weights and ramps
 ///
-/// The candidates are distinct and drawn by the set weights. While an endpoint's capacity is
-/// below others', for it starts slowly, say, that part of the picks that it lacks is made
-/// again, and its calls in flight count for the capacity that it has.
+/// The candidates are distinct, and drawn in proportion to their effective weights. While an
+/// endpoint's capacity is below others', for it starts slowly, say, it is compared as the second
+/// candidate in that part of the picks only, and its calls in flight count for the capacity
+/// that it has. So with equal latencies its share is the effective weight's, and however
+/// cheap it looks, hardly more than twice that.
 ///
 /// # Cost of a pick
 ///
@@ -58,14 +60,11 @@ pub struct PeakEwma {
 /// The table of [`PeakEwma`].
 #[derive(Debug)]
 pub struct CostTable {
-    /// By set weight.
+    /// By effective weight.
     draws: WeightedTable,
     /// For each eligible endpoint, its weight and the part of it that counts.
     weights: Box<[(f64, f64)]>,
 }
-
-/// How often a pick is made again for those who start slowly, at most.
-const ROUNDS: u64 = 8;
 
 impl PeakEwma {
     /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
@@ -102,7 +101,7 @@ impl Policy for PeakEwma {
         let members = || view.eligible().iter().map(|&index| &view.members()[index as usize]);
         let weight = |member: &super::Member| (f64::from(member.weight), member.capacity());
         CostTable {
-            draws: WeightedTable::new(members().map(|member| (0, 0, u64::from(member.weight)))),
+            draws: WeightedTable::new(view.shares()),
             weights: members().map(weight).collect(),
         }
     }
@@ -128,16 +127,12 @@ impl<Req: ?Sized> Pick<Req> for PeakEwma {
         if let [only] = turn.eligible() {
             return Choice::Member(*only as usize);
         }
-        let mut choice = Choice::Any;
-        for round in 0..ROUNDS {
-            let place = best_of(&table.draws, 2, turn, round, |place| table.score(turn, place));
-            choice = member(turn, place);
-            let Choice::Member(index) = choice else { break };
-            let random = || turn.draw(ROUNDS * 16 + round, 1 << 16) as u16;
-            if turn.covers(index, random) {
-                break;
-            }
-        }
-        choice
+        let random = || turn.draw(MOST as u64, 1 << 16) as u16;
+        let attends = |place| {
+            let index = turn.eligible().get(place);
+            index.is_none_or(|&index| turn.covers(index as usize, random))
+        };
+        let score = |place| table.score(turn, place);
+        member(turn, best_of(&table.draws, 2, turn, attends, score))
     }
 }

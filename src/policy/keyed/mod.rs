@@ -26,8 +26,11 @@ pub use ring::{Ring, RingHash};
 
 use std::sync::Arc;
 
-use super::{Choice, Claim, Member, Pick, Policy, Turn, View, rotate};
-use crate::util::{hash::xxh64, random::splitmix64};
+use super::{Choice, Claim, FULL, Member, Pick, Policy, Turn, View, rotate};
+use crate::util::{
+    hash::{xxh64, xxh64_seeded},
+    random::splitmix64,
+};
 
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
@@ -217,23 +220,42 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Pick<Req> for Keyed<A, S> {
     }
 }
 
-/// Draws again, a few times, if an endpoint was chosen that lacks the capacity.
+/// Draws again, a few times, if an endpoint was chosen that lacks the capacity; then looks at
+/// all, so that the shares are exact.
 fn covered(turn: &Turn<'_>, mut choice: Choice) -> Choice {
     for round in 1..8 {
-        let Choice::Member(index) = choice else { break };
+        let Choice::Member(index) = choice else { return choice };
         if turn.covers(index, || turn.draw(2 * round, 1 << 16) as u16) {
-            break;
+            return choice;
         }
         choice = rotate(turn, |_, n| turn.draw(2 * round + 1, n));
     }
-    choice
+    by_capacity(turn, 16)
+}
+
+/// Chooses with chances in proportion to the capacities. Cost: O(n).
+fn by_capacity(turn: &Turn<'_>, nth: u64) -> Choice {
+    let capacity = |&index: &u32| (turn.capacity(index as usize) * f64::from(FULL)) as u64;
+    let mut left = turn.draw(nth, turn.eligible().iter().map(capacity).sum());
+    let chosen = turn.eligible().iter().find(|&index| {
+        let own = capacity(index);
+        let is_it = left < own;
+        left = left.saturating_sub(own);
+        is_it
+    });
+    chosen.map_or(Choice::Any, |&index| Choice::Member(index as usize))
 }
 
 /// Returns where a key stands among the keys of an endpoint: those that it keeps at a capacity
-/// are the first ones. The same everywhere, so that clients agree on who has which.
+/// are the first ones. The same everywhere, so that clients agree on who has which; and of
+/// other numbers than rendezvous makes its bids of, or nobody would win with a low one.
 fn place(key: &[u8], endpoint: &str) -> u16 {
-    (splitmix64(xxh64(key) ^ splitmix64(xxh64(endpoint.as_bytes()))) >> 48) as u16
+    let both = xxh64_seeded(PLACES, key) ^ splitmix64(xxh64(endpoint.as_bytes()));
+    (splitmix64(both) >> 48) as u16
 }
+
+/// The seed of places.
+const PLACES: u64 = 0x706c_6163_6573;
 
 impl<A, S: Structure> Keyed<A, S> {
     fn key<'a, Req: ?Sized>(&self, request: &'a Req) -> Option<Key<'a>>
