@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::util::fading::Fading;
+use crate::util::fading::{Decay, Fading};
 
 /// What a policy wants to know of the calls that have ended.
 ///
@@ -71,8 +71,7 @@ fn within(decay: Duration) -> Duration {
 pub(crate) struct Meter {
     origin: Instant,
     signals: Option<Signals>,
-    /// In nanoseconds.
-    decay: f64,
+    decay: Decay,
     /// The usual latency of calls that succeed, in nanoseconds, as the bits of a double.
     usual: AtomicU64,
     usual_at: AtomicU64,
@@ -140,7 +139,7 @@ impl Meter {
         (signals.is_some() || watches).then(|| Self {
             origin: now,
             signals,
-            decay: signals.map_or(1e10, |signals| signals.decay.as_nanos() as f64),
+            decay: Decay::new(signals.map_or(1e10, |signals| signals.decay.as_nanos() as f64)),
             usual: AtomicU64::new(0),
             usual_at: AtomicU64::new(0),
             watches,
@@ -174,7 +173,7 @@ impl Meter {
     pub(crate) fn cost(&self, pace: &Pace, now: Instant) -> f64 {
         let now = self.since_origin(now);
         let age = now.saturating_sub(pace.seen.load(Ordering::Relaxed));
-        let (fade, usual) = ((-(age as f64) / self.decay).exp(), self.usual());
+        let (fade, usual) = (self.decay.left(age as f64), self.usual());
         let evidence = match pace.cost.is_nothing() {
             true => usual * fade,
             false => pace.cost.at(now, self.decay),
@@ -243,14 +242,14 @@ impl Meter {
     /// Takes a latency into the moving average: a greater one at once, a smaller one for the
     /// time since the last. (The peak-sensitive average of Finagle's `PeakEwma`.)
     fn average(&self, pace: &Pace, took: f64, now: u64) {
-        let grain = self.decay / GRAINS;
+        let grain = self.decay.time() / GRAINS;
         let since = now.saturating_sub(pace.seen.load(Ordering::Relaxed)) as f64;
         if since < grain && pace.cost.exceeds(took, now as f64 - since, self.decay) {
             return;
         }
         // Whoever moves the mark on may speak for the time in between, and nobody else.
         let before = pace.seen.fetch_max(now, Ordering::Relaxed);
-        let kept = (-(now.saturating_sub(before) as f64) / self.decay).exp();
+        let kept = self.decay.left(now.saturating_sub(before) as f64);
         pace.cost.update(now, self.decay, |faded| {
             let last = faded / kept;
             if took >= last { took } else { faded + took * (1.0 - kept) }
@@ -263,12 +262,12 @@ impl Meter {
         let before = self.usual_at.load(Ordering::Relaxed);
         let usual = f64::from_bits(self.usual.load(Ordering::Relaxed));
         let since = now.saturating_sub(before) as f64;
-        if usual > 0.0 && since < self.decay / 64.0 {
+        if usual > 0.0 && since < self.decay.time() / 64.0 {
             return;
         }
         let relaxed = Ordering::Relaxed;
         if self.usual_at.compare_exchange(before, now, relaxed, relaxed).is_ok() {
-            let kept = if usual > 0.0 { (-since / self.decay).exp() } else { 0.0 };
+            let kept = if usual > 0.0 { self.decay.left(since) } else { 0.0 };
             let next = usual * kept + took * (1.0 - kept);
             self.usual.store(next.to_bits(), relaxed);
         }

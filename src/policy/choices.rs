@@ -7,14 +7,14 @@ pub(super) const MOST: usize = 16;
 
 /// The candidates that one pick has drawn: spans of numbers, in rising order.
 #[derive(Debug)]
-struct Drawn {
-    spans: [(u64, u64); MOST],
+struct Drawn<const N: usize> {
+    spans: [(u64, u64); N],
     count: usize,
     /// The numbers that nobody drawn owns.
     left: u64,
 }
 
-impl Drawn {
+impl<const N: usize> Drawn<N> {
     /// Draws one more candidate: each that is left has a chance in proportion to its weight.
     fn draw(&mut self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
         let mut number = random(self.left);
@@ -32,7 +32,7 @@ impl Drawn {
 
     fn add(&mut self, span: (u64, u64)) {
         self.left -= span.1;
-        if self.count < MOST {
+        if self.count < N {
             let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
             self.spans.copy_within(at..self.count, at + 1);
             self.spans[at] = span;
@@ -41,18 +41,19 @@ impl Drawn {
     }
 }
 
-/// Draws distinct candidates and returns the place of the best: of the lowest score; of equal
-/// ones the first. Each is looked at once, and none but the first unless it attends.
-pub(super) fn best_of<S: PartialOrd>(
+/// Draws up to N distinct candidates and returns the place of the best: of the lowest score; of
+/// equal ones the first. Each is looked at once, and none but the first unless it attends.
+#[inline]
+pub(super) fn best_of<const N: usize, S: PartialOrd>(
     table: &WeightedTable,
     choices: usize,
     turn: &Turn<'_>,
     attends: impl Fn(usize) -> bool,
     score: impl Fn(usize) -> S,
 ) -> usize {
-    let mut drawn = Drawn { spans: [(0, 0); MOST], count: 0, left: table.total() };
+    let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: table.total() };
     let mut best = drawn.draw(table, |bound| turn.draw(0, bound));
-    let choices = choices.min(MOST).min(table.len());
+    let choices = choices.min(N).min(table.len());
     if choices < 2 {
         return best;
     }

@@ -116,7 +116,8 @@ impl<Req: ?Sized> Pick<Req> for LeastRequest {
         let score = |place| self.load(table, turn, place);
         let place = match (turn.eligible(), self.choices) {
             ([_], _) => 0,
-            (_, Some(choices)) => best_of(table, choices, turn, |_| true, score),
+            (_, Some(2)) => best_of::<2, _>(table, 2, turn, |_| true, score),
+            (_, Some(choices)) => best_of::<MOST, _>(table, choices, turn, |_| true, score),
             (_, None) => best_of_all(table, turn, score),
         };
         member(turn, place)

@@ -62,8 +62,8 @@ pub struct PeakEwma {
 pub struct CostTable {
     /// By effective weight.
     draws: WeightedTable,
-    /// For each eligible endpoint, its weight and the part of it that counts.
-    weights: Box<[(f64, f64)]>,
+    /// For each eligible endpoint, one over its weight, and one over the part of it that counts.
+    scales: Box<[(f64, f64)]>,
 }
 
 impl PeakEwma {
@@ -99,10 +99,11 @@ impl Policy for PeakEwma {
 
     fn compile(&self, view: &View<'_>, _previous: Option<&CostTable>) -> CostTable {
         let members = || view.eligible().iter().map(|&index| &view.members()[index as usize]);
-        let weight = |member: &super::Member| (f64::from(member.weight), member.capacity());
+        let scale =
+            |member: &super::Member| (1.0 / f64::from(member.weight), 1.0 / member.capacity());
         CostTable {
             draws: WeightedTable::new(view.shares()),
-            weights: members().map(weight).collect(),
+            scales: members().map(scale).collect(),
         }
     }
 
@@ -116,9 +117,9 @@ impl CostTable {
     #[inline]
     fn score(&self, turn: &Turn<'_>, place: usize) -> (bool, f64) {
         let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
-        let (weight, capacity) = self.weights.get(place).copied().unwrap_or((1.0, 1.0));
-        let calls = turn.in_flight(index) as f64 / capacity + 1.0;
-        (!turn.welcomes(index), turn.cost(index) * calls / weight)
+        let (weight, capacity) = self.scales.get(place).copied().unwrap_or((1.0, 1.0));
+        let calls = turn.in_flight(index) as f64 * capacity + 1.0;
+        (!turn.welcomes(index), turn.cost(index) * calls * weight)
     }
 }
 
@@ -133,6 +134,6 @@ impl<Req: ?Sized> Pick<Req> for PeakEwma {
             index.is_none_or(|&index| turn.covers(index as usize, random))
         };
         let score = |place| table.score(turn, place);
-        member(turn, best_of(&table.draws, 2, turn, attends, score))
+        member(turn, best_of::<2, _>(&table.draws, 2, turn, attends, score))
     }
 }
