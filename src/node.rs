@@ -81,6 +81,9 @@ pub(crate) trait Door: Send + Sync + std::fmt::Debug {
     /// An ejected endpoint that was used all the same has succeeded.
     fn recover(&self, id: u64, period: Period, now: Instant);
 
+    /// The response to the call that tries the endpoint has begun.
+    fn answer_trial(&self, id: u64, period: Period, now: Instant);
+
     /// The one call that tried the endpoint is over.
     fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant);
 }

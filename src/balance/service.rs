@@ -36,7 +36,7 @@ use crate::{
     ends::{AtHead, Ends},
     error::{BoxError, ConfigError, Error},
     hub::Hub,
-    policy::{Keyed, Owner, Pick, Policy, Structure},
+    policy::{Keyed, Owner, Pick, Policy, Structure, keeps},
     stats::Stats,
 };
 
@@ -172,11 +172,17 @@ where
     /// [`Keyed::map`]. Cost: that of the whole walk.
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
+        self.hub.catch_up(Instant::now());
         let snapshot = self.hub.snapshot.load();
         let table = snapshot.table.as_ref();
         let walk = table.map(|table| self.hub.policy.walk(table, key)).unwrap_or_default();
-        let nodes = walk.into_iter().filter_map(|index| snapshot.nodes.get(index));
-        nodes.map(|node| Owner::of(&node.state, snapshot.panic)).collect()
+        let owner = |index: usize| {
+            let node = snapshot.nodes.get(index)?;
+            let capacity = snapshot.capacities.get(index).copied();
+            let keeps = capacity.is_none_or(|capacity| keeps(key, &node.state.name, capacity));
+            Some(Owner::of(&node.state, snapshot.panic, keeps))
+        };
+        walk.into_iter().filter_map(owner).collect()
     }
 }
 

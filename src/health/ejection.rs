@@ -27,8 +27,9 @@ pub(crate) enum Stage {
     Serving,
     /// Out until an instant; from then on waiting to be tried.
     Out { until: Instant, passed: u32 },
-    /// One call is trying it, after so many trials that succeeded.
-    Trial { passed: u32, started: Instant },
+    /// One call is trying it, after so many trials that succeeded. With a lease, its response
+    /// has begun, and if its body has not ended by then another may try.
+    Trial { passed: u32, started: Instant, lease: Option<Instant> },
 }
 
 impl Record {
@@ -66,8 +67,24 @@ impl Record {
 
     /// Hands out the one place of the trial.
     pub(crate) fn start_trial(&mut self, now: Instant) {
-        if let Stage::Out { passed, .. } = self.stage {
-            self.stage = Stage::Trial { passed, started: now };
+        if let Stage::Out { passed, .. } | Stage::Trial { passed, .. } = self.stage {
+            self.stage = Stage::Trial { passed, started: now, lease: None };
+        }
+    }
+
+    /// Notes that the response to a trial has begun; returns until when its body may take.
+    pub(crate) fn answer_trial(&mut self, now: Instant, health: &Health) -> Option<Instant> {
+        let Stage::Trial { lease, .. } = &mut self.stage else { return None };
+        *lease = Some(now + health.base_ejection);
+        *lease
+    }
+
+    /// Returns from when on a call may try it.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Out { until, .. } => Some(until),
+            Stage::Trial { lease, .. } => lease,
+            Stage::Serving => None,
         }
     }
 
@@ -83,7 +100,7 @@ impl Record {
         now: Instant,
         health: &Health,
     ) -> (Instant, bool) {
-        let Stage::Trial { passed, started } = self.stage else { return (now, false) };
+        let Stage::Trial { passed, started, .. } = self.stage else { return (now, false) };
         let (until, passed) = match verdict {
             Verdict::Good => (now, passed.saturating_add(1)),
             Verdict::Unsent => (now, passed),

@@ -32,7 +32,8 @@ pub struct AtFirstData;
 /// "good so far"; the call stays in flight until the body ends. A body that breaks off is a
 /// failure. Dropping it ends the call; that is no failure of the endpoint, whose head was
 /// good: it neither raises nor clears the count, and a trial has succeeded. An endpoint on
-/// trial is tried by nobody else until the body of the call that tries it has ended.
+/// trial is tried by nobody else until the body of the call that tries it has ended, or for
+/// [`base_ejection`](crate::Health::base_ejection).
 ///
 /// For `http::Response`. The response has another type of body, [`Tracked`].
 ///
@@ -90,7 +91,10 @@ fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
         guard.inside(|| (classify.classify_head(&response), response.body().is_end_stream()));
     let mut guard = guard.hand_over();
     let end = match head {
-        Head::Open(end) => Some(end),
+        Head::Open(end) => {
+            guard.answer();
+            Some(end)
+        }
         Head::Known(outcome) => {
             guard.tell(outcome);
             None

@@ -379,6 +379,10 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
         self.visit(now, |roster| ((), health(roster.recover(id, period, now))));
     }
 
+    fn answer_trial(&self, id: u64, period: Period, now: Instant) {
+        self.visit(now, |roster| (roster.answer_trial(id, period, now), Change::Nothing));
+    }
+
     fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
         self.visit(now, |roster| ((), health(roster.end_trial(id, period, verdict, now))));
         // Its place, or the time of the next trial, is news for waiting calls.

@@ -18,6 +18,7 @@ mod turn;
 mod view;
 
 pub use boxed::{BoxPolicy, BoxTable};
+pub(crate) use keyed::keeps;
 pub use keyed::{
     Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, KeyedTable, Maglev, Or, Owner,
     Rendezvous, Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,

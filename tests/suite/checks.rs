@@ -49,6 +49,12 @@ impl Doctor {
         };
     }
 
+    fn finds_all(&self, ill: Ill) {
+        for name in ["a", "b", "c"] {
+            self.finds(name, Some(ill));
+        }
+    }
+
     fn asked(&self, name: &str) -> Vec<Instant> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|(other, _)| other == name).map(|(_, at)| *at).collect()
@@ -81,7 +87,10 @@ impl Probe<Direct<Site>> for Doctor {
                 None => Ok(()),
                 Some(Ill::Error) => Err("ill".into()),
                 Some(Ill::Hangs) => std::future::pending().await,
-                Some(Ill::Takes(time)) => Ok(sleep(time).await),
+                Some(Ill::Takes(time)) => {
+                    sleep(time).await;
+                    Ok(())
+                }
                 Some(Ill::Panics | Ill::PanicsAtOnce) => panic!("a probe panics"),
             }
         }
@@ -217,13 +226,13 @@ async fn limits_and_panic_hold_for_both() {
     assert_eq!(bed.state("b"), EndpointState::Serving, "one of three may be out");
 
     let (mut bed, doctor) = self::bed(eject3().panic(Panic::Fail), checks).await;
-    ["a", "b", "c"].map(|name| doctor.finds(name, Some(Ill::Error)));
+    doctor.finds_all(Ill::Error);
     pass(5).await;
     assert_eq!(bed.balance.stats().counts.ejected, 3);
     assert!(bed.call().await.unwrap_err().is_unavailable());
 
     let (mut bed, doctor) = self::bed(eject3(), checks).await;
-    ["a", "b", "c"].map(|name| doctor.finds(name, Some(Ill::Error)));
+    doctor.finds_all(Ill::Error);
     pass(5).await;
     assert_eq!(bed.route(1).await.len(), 1, "health is ignored");
     assert_eq!(bed.balance.stats().counts.ejected, 2, "a success brings it back");

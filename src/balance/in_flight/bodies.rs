@@ -25,6 +25,15 @@ impl InFlight {
         }
     }
 
+    /// Notes that the response has begun, and that its end decides: an endpoint on trial may be
+    /// tried by another call if that takes long.
+    pub(crate) fn answer(&self) {
+        if self.trial {
+            let (id, period) = (self.node.id, self.period);
+            self.at_door(|door, now| door.answer_trial(id, period, now));
+        }
+    }
+
     /// Ends a call whose outcome is told.
     pub(crate) fn finish(&mut self) {
         if let Stage::Told(ending) = self.stage {

@@ -3,7 +3,7 @@
 //! The clock of the way out is read here, and only when the end matters to health: a
 //! guard's drop has no other place for it.
 
-#[cfg(feature = "http")]
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
 mod bodies;
 
 use std::{sync::Arc, time::Duration};
@@ -44,7 +44,6 @@ enum Stage {
     /// The endpoint's own code runs now. If the guard is dropped so, that code panicked.
     Inside,
     /// The outcome is told, and the call goes on: it waits for its body to end.
-    #[cfg(feature = "http")]
     Told(Ending),
     Closed,
 }
@@ -251,7 +250,6 @@ impl Drop for InFlight {
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
             Stage::Inside => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),
-            #[cfg(feature = "http")]
             Stage::Told(ending) => self.node.counters.end(ending),
         }
     }

@@ -111,9 +111,7 @@ impl<T> Roster<T> {
             if leaves(&self.records[i]) {
                 self.unpublished.from(i);
                 self.nodes[i].state.standing.enter(State::Gone);
-                if let Stage::Out { until, .. } = self.records[i].record.stage() {
-                    self.queue.remove(&(until, self.members[i].id));
-                }
+                self.unqueue(i);
                 self.moving.remove(&self.members[i].id);
                 let endpoint = Arc::clone(&self.members[i].name);
                 self.note(|| Event::Left { endpoint });

@@ -15,13 +15,7 @@ use tokio::time::Instant;
 use crate::{
     error::Counts,
     events::Event,
-    health::{
-        Health,
-        ejection::{Record, Stage},
-        factors::Factors,
-        pace::Patience,
-        standing::Period,
-    },
+    health::{Health, ejection::Record, factors::Factors, pace::Patience, standing::Period},
     node::Node,
     nodes::Changes,
     policy::Member,
@@ -80,10 +74,7 @@ impl Entry {
 
     /// Returns until when it waits to be tried by a call.
     fn waits_until(&self) -> Option<Instant> {
-        match self.record.stage() {
-            Stage::Out { until, .. } if !self.checked_out => Some(until),
-            _ => None,
-        }
+        self.record.due().filter(|_| !self.checked_out)
     }
 }
 

@@ -45,7 +45,7 @@ impl<T> Roster<T> {
     }
 
     pub(super) fn unqueue(&mut self, i: usize) {
-        if let Stage::Out { until, .. } = self.records[i].record.stage() {
+        if let Some(until) = self.records[i].record.due() {
             self.queue.remove(&(until, self.members[i].id));
         }
     }
@@ -95,6 +95,16 @@ impl<T> Roster<T> {
         Some((node, period))
     }
 
+    /// Notes that the response to a trial has begun, and that its body may take long.
+    pub(crate) fn answer_trial(&mut self, id: u64, period: Period, now: Instant) {
+        let Some(i) = self.find_in(id, period) else { return };
+        self.unqueue(i);
+        let lease = self.records[i].record.answer_trial(now, &self.health);
+        if let Some(lease) = lease.filter(|_| self.members[i].is_open()) {
+            self.queue.insert((lease, id));
+        }
+    }
+
     /// Takes the place of a trial back; returns true if the endpoint is back in service.
     pub(crate) fn end_trial(
         &mut self,
@@ -107,6 +117,7 @@ impl<T> Roster<T> {
         if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
             return false;
         }
+        self.unqueue(i);
         if end == Verdict::Bad {
             self.nodes[i].state.standing.enter(State::Ejected);
             self.take_out(i, Cause::FailedTrial, now);

@@ -44,13 +44,16 @@ pub enum Skipped {
     Drained,
     /// It is out for its failures.
     Ejected,
+    /// Its capacity is reduced, and this key is among those that it has handed over.
+    Capacity,
 }
 
 impl Owner {
-    pub(crate) fn of(node: &NodeState, panic: bool) -> Self {
+    pub(crate) fn of(node: &NodeState, panic: bool, keeps: bool) -> Self {
         let skipped = match &node.standing {
             standing if standing.is_drained() => Some(Skipped::Drained),
             standing if standing.admit(panic).is_none() => Some(Skipped::Ejected),
+            _ if !keeps => Some(Skipped::Capacity),
             _ => None,
         };
         Self { name: Arc::clone(&node.name), skipped }

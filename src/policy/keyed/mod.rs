@@ -254,6 +254,11 @@ fn place(key: &[u8], endpoint: &str) -> u16 {
     (splitmix64(both) >> 48) as u16
 }
 
+/// Returns whether an endpoint of this capacity keeps a key, in units of 1/[`FULL`].
+pub(crate) fn keeps(key: &[u8], endpoint: &str, capacity: u32) -> bool {
+    capacity == FULL || u32::from(place(key, endpoint)) < capacity
+}
+
 /// The seed of places.
 const PLACES: u64 = 0x706c_6163_6573;
 
