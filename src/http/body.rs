@@ -149,6 +149,15 @@ impl<E: ClassifyEnd> Follower<E> {
         true
     }
 
+    /// Runs the body's code. If it panics, that is a failure, unless the head has told the
+    /// outcome.
+    fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        match self.end {
+            Some(_) => self.guard.inside(work),
+            None => work(),
+        }
+    }
+
     fn end(&mut self, trailers: Option<&HeaderMap>) {
         match self.end.take() {
             Some(end) => {
@@ -186,7 +195,7 @@ impl<B: Body, E: ClassifyEnd> Body for Tracked<B, E> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let Some(follower) = this.follower else { return this.inner.poll_frame(cx) };
-        let frame = ready!(follower.guard.inside(|| this.inner.as_mut().poll_frame(cx)));
+        let frame = ready!(follower.inside(|| this.inner.as_mut().poll_frame(cx)));
         if follower.see(frame.as_ref(), || this.inner.is_end_stream()) {
             *this.follower = None;
         }
