@@ -1,6 +1,6 @@
 //! Peak EWMA: of two candidates, the one whose calls are expected to take less time.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use super::{
     Choice, Pick, Policy, Turn, View,
@@ -14,7 +14,8 @@ use crate::signals::Signals;
 ///
 /// # The cost
 ///
-/// *latency × (calls in flight + 1) ÷ weight.* The latency is a peak-sensitive moving
+/// *latency × (calls in flight + 1) ÷ weight.* Costs that differ by less than a sixteenth count
+/// as equal, and of equal ones the first that was drawn is taken. The latency is a peak-sensitive moving
 /// average of the calls that succeeded: a call that took longer counts at once, one that took
 /// less for the time since the last (Finagle's `PeakEwma`).
 ///
@@ -43,7 +44,7 @@ use crate::signals::Signals;
 ///
 /// ```
 /// use counterpoise::{Balance, Direct, Endpoint, PeakEwma, discover};
-/// use std::time::Duration;
+/// use std::{cmp::Ordering, time::Duration};
 ///
 /// let endpoints = discover::list([
 ///     ("a", Endpoint::new(Direct("a service"))),
@@ -65,6 +66,16 @@ pub struct CostTable {
     /// For each eligible endpoint, its weight and the part of it that counts.
     weights: Box<[(f64, f64)]>,
 }
+
+/// What a call would cost: no latency is known so well that a hair should decide.
+struct Cost {
+    /// Whether the request had better not go there.
+    reluctant: bool,
+    cost: f64,
+}
+
+/// Costs that differ by less than this part are equal.
+const NEAR: f64 = 1.0 / 16.0;
 
 impl PeakEwma {
     /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
@@ -112,13 +123,27 @@ impl Policy for PeakEwma {
 }
 
 impl CostTable {
-    /// Returns whether the request had better not go there, and what it would cost.
     #[inline]
-    fn score(&self, turn: &Turn<'_>, place: usize) -> (bool, f64) {
+    fn score(&self, turn: &Turn<'_>, place: usize) -> Cost {
         let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
         let (weight, capacity) = self.weights.get(place).copied().unwrap_or((1.0, 1.0));
         let calls = turn.in_flight(index) as f64 / capacity + 1.0;
-        (!turn.welcomes(index), turn.cost(index) * calls / weight)
+        Cost { reluctant: !turn.welcomes(index), cost: turn.cost(index) * calls / weight }
+    }
+}
+
+impl PartialEq for Cost {
+    fn eq(&self, other: &Self) -> bool {
+        self.partial_cmp(other) == Some(Ordering::Equal)
+    }
+}
+
+impl PartialOrd for Cost {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let near = (self.cost - other.cost).abs() < NEAR * self.cost.max(other.cost);
+        let by_cost = if near { Ordering::Equal } else { self.cost.total_cmp(&other.cost) };
+        Some(self.reluctant.cmp(&other.reluctant).then(by_cost))
     }
 }
 
