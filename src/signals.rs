@@ -171,7 +171,11 @@ impl Meter {
     /// evidence it begins at the usual latency.
     #[inline]
     pub(crate) fn cost(&self, pace: &Pace, now: Instant) -> f64 {
-        let now = self.since_origin(now);
+        self.cost_at(pace, self.since_origin(now))
+    }
+
+    #[inline]
+    fn cost_at(&self, pace: &Pace, now: u64) -> f64 {
         let age = now.saturating_sub(pace.seen.load(Ordering::Relaxed));
         let (fade, usual) = (self.decay.left(age as f64), self.usual());
         let evidence = match pace.cost.is_nothing() {
@@ -222,8 +226,10 @@ impl Meter {
             let least = penalty.map_or(PENALTY * self.usual(), |least| least.as_nanos() as f64);
             least.max(took)
         };
+        // From here on the whole estimate is evidence: also what was added for want of any.
+        let estimate = || self.cost_at(pace, now);
         let raise = |to: f64| {
-            pace.cost.raise(to, now, self.decay);
+            pace.cost.raise(to.max(estimate()), now, self.decay);
             pace.seen.fetch_max(now, Ordering::Relaxed);
         };
         match sign {
@@ -234,7 +240,7 @@ impl Meter {
             Sign::Failure => raise(penalty()),
             Sign::Overload(wait) => raise(penalty().max(nanos(wait.unwrap_or_default()) as f64)),
             // It would have taken longer than that.
-            Sign::Dropped if took > pace.cost.at(now, self.decay) => raise(took),
+            Sign::Dropped if took > estimate() => raise(took),
             Sign::Dropped | Sign::Nothing => {}
         }
     }

@@ -1,6 +1,6 @@
 //! Peak EWMA: of two candidates, the one whose calls are expected to take less time.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use super::{
     Choice, Pick, Policy, Turn, View,
@@ -10,11 +10,12 @@ use super::{
 use crate::signals::Signals;
 
 /// Draws two endpoints at random and takes the one with the lower cost: the moving latency
-/// of its calls, times the calls it would then hold, over its weight.
+/// of its calls, times the calls that it would then hold for its weight.
 ///
 /// # The cost
 ///
-/// *latency × (calls in flight + 1) ÷ weight.* The latency is a peak-sensitive moving
+/// *latency × (calls in flight ÷ weight + 1)*, the weight beside the heaviest one's. Costs that differ by less than a sixteenth count
+/// as equal, and of equal ones the first that was drawn is taken. The latency is a peak-sensitive moving
 /// average of the calls that succeeded: a call that took longer counts at once, one that took
 /// less for the time since the last (Finagle's `PeakEwma`).
 ///
@@ -29,17 +30,17 @@ use crate::signals::Signals;
 ///
 /// # Weights and ramps
 ///
-/// The candidates are distinct, and drawn in proportion to their effective weights. While an
-/// endpoint's capacity is below others', for it starts slowly, say, it is compared as the second
-/// candidate in that part of the picks only, and its calls in flight count for the capacity
-/// that it has. So with equal latencies its share is the effective weight's, and however
-/// cheap it looks, hardly more than twice that.
+/// The candidates are distinct, and drawn in proportion to their effective weights: so with
+/// equal latencies the shares are the weights', and under load every endpoint holds calls in
+/// proportion to its own. While an endpoint's capacity is below others', for it starts slowly,
+/// say, it is compared as the second candidate in that part of the picks only: however cheap it
+/// looks, it gets hardly more than twice its share.
 ///
 /// # Cost of a pick
 ///
 /// One `fetch_add`, two look-ups and a look at two endpoints, whatever the number of
 /// endpoints. Each call takes a second clock reading when it ends. Cost per rebuild: O(n).
-/// Memory: at most 24 bytes per endpoint. Reading costs changes nothing.
+/// Memory: at most 16 bytes per endpoint. Reading costs changes nothing.
 ///
 /// ```
 /// use counterpoise::{Balance, Direct, Endpoint, PeakEwma, discover};
@@ -62,9 +63,19 @@ pub struct PeakEwma {
 pub struct CostTable {
     /// By effective weight.
     draws: WeightedTable,
-    /// For each eligible endpoint, one over its weight, and one over the part of it that counts.
-    scales: Box<[(f64, f64)]>,
+    /// The greatest of these weights.
+    greatest: f64,
 }
+
+/// What a call would cost: no latency is known so well that a hair should decide.
+struct Cost {
+    /// Whether the request had better not go there.
+    reluctant: bool,
+    cost: f64,
+}
+
+/// Costs that differ by less than this part are equal.
+const NEAR: f64 = 1.0 / 16.0;
 
 impl PeakEwma {
     /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
@@ -98,13 +109,9 @@ impl Policy for PeakEwma {
     type Table = CostTable;
 
     fn compile(&self, view: &View<'_>, _previous: Option<&CostTable>) -> CostTable {
-        let members = || view.eligible().iter().map(|&index| &view.members()[index as usize]);
-        let scale =
-            |member: &super::Member| (1.0 / f64::from(member.weight), 1.0 / member.capacity());
-        CostTable {
-            draws: WeightedTable::new(view.shares()),
-            scales: members().map(scale).collect(),
-        }
+        let draws = WeightedTable::new(view.shares());
+        let greatest = (0..draws.len()).map(|place| draws.span(place).1).max();
+        CostTable { draws, greatest: greatest.unwrap_or(1) as f64 }
     }
 
     fn signals(&self) -> Option<Signals> {
@@ -113,13 +120,27 @@ impl Policy for PeakEwma {
 }
 
 impl CostTable {
-    /// Returns whether the request had better not go there, and what it would cost.
     #[inline]
-    fn score(&self, turn: &Turn<'_>, place: usize) -> (bool, f64) {
+    fn score(&self, turn: &Turn<'_>, place: usize) -> Cost {
         let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
-        let (weight, capacity) = self.scales.get(place).copied().unwrap_or((1.0, 1.0));
-        let calls = turn.in_flight(index) as f64 * capacity + 1.0;
-        (!turn.welcomes(index), turn.cost(index) * calls * weight)
+        let weight = self.draws.span(place).1 as f64;
+        let calls = turn.in_flight(index) as f64 * self.greatest / weight + 1.0;
+        Cost { reluctant: !turn.welcomes(index), cost: turn.cost(index) * calls }
+    }
+}
+
+impl PartialEq for Cost {
+    fn eq(&self, other: &Self) -> bool {
+        self.partial_cmp(other) == Some(Ordering::Equal)
+    }
+}
+
+impl PartialOrd for Cost {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let near = (self.cost - other.cost).abs() < NEAR * self.cost.max(other.cost);
+        let by_cost = if near { Ordering::Equal } else { self.cost.total_cmp(&other.cost) };
+        Some(self.reluctant.cmp(&other.reluctant).then(by_cost))
     }
 }
 
