@@ -1,6 +1,6 @@
 //! When a call is over.
 
-use crate::{balance::in_flight::InFlight, classify::Classify};
+use crate::{classify::Classify, in_flight::InFlight};
 
 /// Decides when a call is over: until then it is in flight, and then its outcome is told.
 ///

@@ -26,8 +26,7 @@
 //!   with a weight. [`Direct`] brings its own service, such as a tonic `Channel`;
 //!   `http::Origin` points a shared HTTP client somewhere.
 //! - A **policy** chooses, see [below](#which-policy).
-//! - **Health** is judged by the outcomes of calls: see [`Health`] for when an endpoint is
-//!   ejected and how it comes back, and [`Classify`] for what counts as a failure.
+//! - **Health** is judged by the outcomes of calls, see [below](#health).
 //! - [`Balance`] is the service, made by [`BalanceLayer`] or [`Balance::new`]; [`Builder`]
 //!   has the settings; [`Stats`] shows what goes on; an [`Error`] names its endpoint.
 //!
@@ -37,6 +36,8 @@
 //! |---|---|---|
 //! | [`RoundRobin`] | endpoints and requests are much alike | exactly even, the cheapest |
 //! | [`SmoothWeighted`] | endpoints differ in capacity | exactly by weight, spread evenly in time |
+//! | [`LeastRequest`] | requests take different times | of two at random, the one that holds fewer calls for its weight |
+//! | [`PeakEwma`] | endpoints are differently fast, or sometimes slow | of two at random, the one whose calls are expected to take less time |
 //! | [`Random`], [`WeightedRandom`] | very many clients with few calls each | no order that clients could share; even only in the long run |
 //! | [`RingHash`] | a key should stay with one endpoint | a change moves only the keys it must |
 //! | [`Maglev`] | the same, with nearly exact shares | a table of fixed size; a change moves a few more |
@@ -48,6 +49,25 @@
 //! [`ModuloRoundRobin`] picks what [`RoundRobin`] does, without its mask. Cost per pick and
 //! per rebuild: see each policy. Weights are ignored by the unweighted policies, but for
 //! zero, which drains under every policy.
+//!
+//! # Health
+//!
+//! [`Health`] says what happens, [`Classify`] what an answer means, [`Builder::ends`] when a call
+//! is over.
+//!
+//! | what goes wrong | what to use |
+//! |---|---|
+//! | an endpoint fails, hangs or refuses connections | on by default: ejected after failures in a row, then tried by one call at a time |
+//! | it answers 5xx, or a gRPC status | `http::Status`, `http::Grpc`; closures; `http::ByTowerHttp` |
+//! | the status is in the trailers | `http::AtBodyEnd` |
+//! | it fails now and then, or is slow now and then | [`Outliers`]: compared with its peers |
+//! | it pushes back (429, `RESOURCE_EXHAUSTED`) | on by default with those classifiers: gets less for a while, see [`Overload`] |
+//! | it is new, or just back | [`SlowStart`]: takes up its share little by little |
+//! | it is slower than its peers | [`PeakEwma`]; or [`LatencyWeights`], under the weighted policies |
+//! | nobody calls it, and it is broken | [`checks`] ask it |
+//!
+//! What happens is told to [`Builder::on_event`], to `tracing` and `metrics` (features), and
+//! shown by [`Stats`].
 //!
 //! # Layers above
 //!
@@ -71,9 +91,15 @@
 //!
 //! None is on by default, and none changes what the others do.
 //!
-//! - `http`: `http::Origin` for clients of `http::Request`, such as hyper-util's.
-//! - `reqwest`: `http::Origin` for `reqwest::Client`.
+//! - `http`: `http::Origin` for clients of `http::Request`, such as hyper-util's; classifiers of
+//!   statuses; calls that are over at the end of their bodies; `checks::http_get`.
+//! - `reqwest`: `http::Origin` for `reqwest::Client`; `checks::reqwest_get`. Its calls are over
+//!   at the head: its response cannot be wrapped.
 //! - `tonic`: errors of calls that were never sent reach a tonic client as `Unavailable`.
+//! - `tcp`: `checks::tcp`. `grpc-health`: `checks::grpc_health`.
+//! - `tower-http`: `http::ByTowerHttp`, for the classifiers of tower-http 0.7.
+//! - `tracing`: what happens to endpoints, as log events. `metrics`: counters and gauges through
+//!   the `metrics` facade.
 //!
 //! # Runtime
 //!
@@ -95,6 +121,7 @@ mod health;
 #[cfg(feature = "http")]
 pub mod http;
 mod hub;
+mod in_flight;
 mod node;
 mod nodes;
 mod policy;

@@ -1,10 +1,11 @@
 //! What one call has been through, and would rather not go through again.
 
-use super::{
-    attempts::Attempts,
+use super::attempts::Attempts;
+use crate::{
     in_flight::{InFlight, Occasion},
+    node::NodeState,
+    policy::Gate,
 };
-use crate::{node::NodeState, policy::Gate};
 
 /// The endpoints that a call should not be sent to.
 #[derive(Debug, Default)]

@@ -2,12 +2,13 @@
 
 use tokio::time::Instant;
 
-use super::{avoid::Avoid, in_flight::InFlight, look::Look};
+use super::{avoid::Avoid, look::Look};
 use crate::{
     bounds::{Held, Loads},
     error::{Counts, Error, ErrorKind},
     health::standing::Period,
     hub::Hub,
+    in_flight::InFlight,
     node::{Node, NodeState},
     policy::{Choice, Claim, Gate, Pick, Policy, Turn, rotate},
     snapshot::Snapshot,

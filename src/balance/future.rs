@@ -10,12 +10,13 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{attempts::Attempts, choose::Seat, in_flight::InFlight, waiting::Waiting};
+use super::{attempts::Attempts, choose::Seat, waiting::Waiting};
 use crate::{
     classify::Classify,
     endpoint::Target,
     ends::{AtHead, Call, Ends},
     error::{BoxError, Error},
+    in_flight::InFlight,
     policy::{Pick, Policy},
 };
 

@@ -5,7 +5,6 @@ mod avoid;
 mod builder;
 mod choose;
 mod future;
-pub(crate) mod in_flight;
 mod layer;
 mod look;
 mod patience;

@@ -29,7 +29,8 @@ use crate::error::ConfigError;
 /// | `latency_weights` | off | [`LatencyWeights`] |
 /// | `interval` | 10 s | a millisecond to a year |
 ///
-/// A call ends when its response begins: what comes later, in a streamed body, is not judged.
+/// By default a call ends when its response begins; what comes later, in a streamed body, is
+/// judged with `http::AtBodyEnd`, see [`Builder::ends`](crate::Builder::ends).
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
 ///
 /// ```

@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 
 use super::{ClassifyBody, ClassifyEnd, Head};
 use crate::{
-    balance::in_flight::InFlight,
     ends::{Call, Ends, sealed},
     health::Outcome,
+    in_flight::InFlight,
 };
 
 /// A call is over with the first data of its body: for streams that begin when work is done,
