@@ -2,8 +2,7 @@
 
 use std::future::{Ready, ready};
 
-use counterpoise::BoxError;
-use reqwest::{Request, Response};
+use reqwest::{Request, Response, StatusCode};
 use tower::retry::Policy;
 
 /// Sends a request again if it failed, up to this many times.
@@ -13,15 +12,17 @@ use tower::retry::Policy;
 #[derive(Debug, Clone)]
 pub(crate) struct Retries(pub(crate) u32);
 
-impl Policy<Request, Response, BoxError> for Retries {
+impl<E> Policy<Request, Response, E> for Retries {
     type Future = Ready<()>;
 
     fn retry(
         &mut self,
         _request: &mut Request,
-        result: &mut Result<Response, BoxError>,
+        result: &mut Result<Response, E>,
     ) -> Option<Self::Future> {
-        if result.is_ok() {
+        // A status of 429 or 5xx is an answer, and no good one.
+        let refused = |status: StatusCode| status.is_server_error() || status.as_u16() == 429;
+        if result.as_ref().is_ok_and(|response| !refused(response.status())) {
             return None;
         }
         self.0 = self.0.checked_sub(1)?;

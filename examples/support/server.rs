@@ -7,19 +7,27 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use counterpoise::http::Origin;
 use http_body_util::Full;
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{HeaderValue, RETRY_AFTER},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::oneshot,
     task::{JoinHandle, JoinSet},
+    time::sleep,
 };
 
 /// An HTTP server that answers every request with its name.
@@ -27,12 +35,26 @@ use tokio::{
 pub(crate) struct Server {
     name: &'static str,
     address: SocketAddr,
-    hung: Arc<AtomicBool>,
+    manner: Arc<Manner>,
     /// While it is up. It serves until the sender is dropped.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// While it is down: bound, so that nobody else gets the port, but not listening.
     /// Connections are refused.
     port: Option<TcpSocket>,
+}
+
+/// How a server answers.
+#[derive(Debug)]
+struct Manner {
+    hung: AtomicBool,
+    delay_ms: AtomicU64,
+    status: AtomicU16,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { hung: false.into(), delay_ms: 0.into(), status: 200.into() }
+    }
 }
 
 impl Server {
@@ -41,7 +63,7 @@ impl Server {
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = socket.local_addr()?;
         let mut server =
-            Self { name, address, hung: Arc::default(), running: None, port: Some(socket) };
+            Self { name, address, manner: Arc::default(), running: None, port: Some(socket) };
         server.come_back()?;
         Ok(server)
     }
@@ -57,7 +79,17 @@ impl Server {
 
     /// From now on accepts requests and never answers them.
     pub(crate) fn hang(&self) {
-        self.hung.store(true, Ordering::Relaxed);
+        self.manner.hung.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on takes so long for each answer.
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        self.manner.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on answers with this status; 429 with the wish for a second of rest.
+    pub(crate) fn answer_with(&self, status: u16) {
+        self.manner.status.store(status, Ordering::Relaxed);
     }
 
     /// Closes the listener and all connections, as a process that dies does.
@@ -75,8 +107,8 @@ impl Server {
         if let Some(port) = self.port.take() {
             let listener = port.listen(1024)?;
             let (stop, stopped) = oneshot::channel();
-            let hung = Arc::clone(&self.hung);
-            let task = tokio::spawn(accept(listener, self.name, hung, stopped));
+            let manner = Arc::clone(&self.manner);
+            let task = tokio::spawn(accept(listener, self.name, manner, stopped));
             self.running = Some((stop, task));
         }
         Ok(())
@@ -94,7 +126,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
 async fn accept(
     listener: TcpListener,
     name: &'static str,
-    hung: Arc<AtomicBool>,
+    manner: Arc<Manner>,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
@@ -106,19 +138,29 @@ async fn accept(
             },
             _ = &mut stopped => break,
         };
-        connections.spawn(serve(stream, name, Arc::clone(&hung)));
+        connections.spawn(serve(stream, name, Arc::clone(&manner)));
         while connections.try_join_next().is_some() {}
     }
     connections.shutdown().await;
 }
 
 /// Serves one connection to its end.
-async fn serve(stream: TcpStream, name: &'static str, hung: Arc<AtomicBool>) {
+async fn serve(stream: TcpStream, name: &'static str, manner: Arc<Manner>) {
     let answer = service_fn(async |_: Request<Incoming>| {
-        if hung.load(Ordering::Relaxed) {
+        if manner.hung.load(Ordering::Relaxed) {
             pending::<()>().await;
         }
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(name.as_bytes()))))
+        let delay = Duration::from_millis(manner.delay_ms.load(Ordering::Relaxed));
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        let status = manner.status.load(Ordering::Relaxed);
+        let mut response = Response::new(Full::new(Bytes::from_static(name.as_bytes())));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+        if status == 429 {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        Ok::<_, Infallible>(response)
     });
     // How a connection ends is the client's business.
     let _ended = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;

@@ -9,7 +9,8 @@ use super::Probe;
 use crate::{endpoint::Target, error::BoxError};
 
 /// Passes if `GET path`, sent to the endpoint with this client, is answered with a status from
-/// 200 to 299. The body is dropped unread.
+/// 200 to 299; or with 429, for an endpoint that pushes back is not ill. The body is dropped
+/// unread.
 ///
 /// For clients of [`http::Request`]; the request's body is `B::default()`. Give the checks a
 /// client of their own if connections should not be shared with the calls.
@@ -100,7 +101,7 @@ where
 }
 
 fn judge(status: StatusCode) -> Result<(), BoxError> {
-    match status.is_success() {
+    match status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
         true => Ok(()),
         false => Err(format!("the check was answered with {status}").into()),
     }
