@@ -21,6 +21,8 @@ use crate::{
 ///
 /// After a policy has panicked, that is the set before: see [`policy_panics`](Self::policy_panics).
 ///
+/// A comparison with peers that is due by now is not in it: the next call makes it.
+///
 /// Its `Display` form is a table. Taking one changes nothing.
 ///
 /// ```
@@ -119,12 +121,14 @@ pub enum EndpointState {
 impl Stats {
     pub(crate) fn of<T, P: Policy>(hub: &Hub<T, P>) -> Self {
         let now = Instant::now();
-        // The next pick would do that first.
-        hub.catch_up(now);
+        // The next pick would do that first. What time moves is only looked at: or readers would
+        // decide when it moves.
+        hub.flush_due(now);
         let progress = &hub.progress;
         hub.inspect(|roster, snapshot| {
             let endpoint = |node: &Arc<Node<T>>| {
                 let (member, entry) = roster.get(node.state.id)?;
+                let member = &roster.due(member, entry, now);
                 Some(EndpointStats::of(node, member, entry, snapshot.panic, now))
             };
             Self {

@@ -268,7 +268,7 @@ impl<T, P: Policy> Hub<T, P> {
     }
 
     /// Publishes what was gathered for long enough.
-    fn flush_due(&self, now: Instant) {
+    pub(crate) fn flush_due(&self, now: Instant) {
         if self.since_origin(now) >= self.publish_due.load(Ordering::Acquire) {
             self.flush(now);
         }

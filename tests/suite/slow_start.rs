@@ -121,6 +121,8 @@ async fn ends_on_time<P: Pick<Job>>(_: Sharing, policy: P) {
     assert!(fleet.factor("n") < 1.0, "{}", fleet.factor("n"));
     let generation = fleet.balance.stats().generation;
     advance(MILLISECOND).await;
+    assert_eq!((fleet.factor("n"), fleet.balance.stats().generation), (1.0, generation));
+    fleet.route(1).await;
     assert_eq!((fleet.factor("n"), fleet.balance.stats().generation), (1.0, generation + 1));
     // And that is all: nothing is due any more.
     for _ in 0..20 {

@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::Roster;
+use super::{Entry, Roster};
 use crate::{
     events::{Event, WeightCause},
     health::standing::Period,
+    policy::Member,
 };
 
 impl<T> Roster<T> {
@@ -28,6 +29,16 @@ impl<T> Roster<T> {
             changed |= self.compare(now);
         }
         changed
+    }
+
+    /// Returns a member with the capacity that a pick at this instant would find.
+    pub(crate) fn due(&self, member: &Member, entry: &Entry, now: Instant) -> Member {
+        let mut member = member.clone();
+        let is_due = self.next_move.is_some_and(|at| at <= now);
+        if is_due && self.moving.contains(&member.id) {
+            member.capacity = entry.factors.capacity(now, &self.health);
+        }
+        member
     }
 
     fn move_capacities(&mut self, now: Instant) -> bool {
