@@ -237,8 +237,8 @@ impl Meter {
                 self.average(pace, took, now);
                 self.note_usual(took, now);
             }
-            Sign::Failure => raise(penalty()),
-            Sign::Overload(wait) => raise(penalty().max(nanos(wait.unwrap_or_default()) as f64)),
+            // For how long an endpoint wants less is its capacity's business.
+            Sign::Failure | Sign::Overload(_) => raise(penalty()),
             // It would have taken longer than that.
             Sign::Dropped if took > estimate() => raise(took),
             Sign::Dropped | Sign::Nothing => {}
@@ -415,7 +415,7 @@ mod tests {
             assert!(bench.cost(&pace) >= before, "{sign:?}");
         }
         bench.end(&pace, Sign::Overload(Some(60 * SECOND)), Duration::ZERO);
-        assert!(near(bench.cost(&pace), 60_000.0 * MS));
+        assert!(near(bench.cost(&pace), 5_000.0 * MS));
         bench.end(&pace, Sign::Dropped, 90 * SECOND);
         assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");
     }

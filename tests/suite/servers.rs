@@ -54,7 +54,7 @@ pub(crate) struct Server {
     port: Option<TcpSocket>,
 }
 
-type Start = fn(TcpListener, Arc<Manner>) -> Running;
+type Start = Box<dyn Fn(TcpListener, Arc<Manner>) -> Running + Send + Sync>;
 
 /// What a server does with requests, and how many it has seen.
 #[derive(Debug)]
@@ -91,7 +91,30 @@ impl Server {
         })
     }
 
-    fn new(name: &'static str, start: Start) -> Self {
+    /// Starts a server of HTTP/1 and HTTP/2 that answers with this.
+    pub(crate) fn answering<A, B>(name: &'static str, answer: A) -> Self
+    where
+        A: Fn() -> Response<B> + Clone + Send + Sync + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        Self::new(name, move |listener, manner| {
+            let answer = answer.clone();
+            let service = service_fn(move |_request| {
+                let (manner, answer) = (Arc::clone(&manner), answer.clone());
+                async move {
+                    manner.receive().await;
+                    Ok::<_, Infallible>(answer())
+                }
+            });
+            Running::spawn(listener, service)
+        })
+    }
+
+    fn new(
+        name: &'static str,
+        start: impl Fn(TcpListener, Arc<Manner>) -> Running + Send + Sync + 'static,
+    ) -> Self {
+        let start = Box::new(start);
         let socket = bind(ANY.into());
         let address = socket.local_addr().unwrap();
         let manner = Manner { name, hung: false.into(), requests: 0.into() };
