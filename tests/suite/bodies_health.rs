@@ -143,7 +143,7 @@ async fn a_trial_lasts_until_its_body_ends() {
             assert_eq!(bed.state("a"), EndpointState::OnTrial, "{script}");
             poll(&mut body);
         }
-        advance(100 * SECOND).await;
+        advance(9 * SECOND).await;
         for _ in 0..5 {
             bed.open::<Followed>("=").await;
         }
@@ -155,6 +155,23 @@ async fn a_trial_lasts_until_its_body_ends() {
         assert_eq!(bed.state("a"), state, "{script}, polled {polls} times");
         let ejections = if state == EndpointState::Serving { 1 } else { 2 };
         assert_eq!(bed.stats("a").ejections, ejections, "{script}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_with_a_long_body_gives_its_place_to_another() {
+    for (end, state) in [("=", EndpointState::Serving), ("!", EndpointState::Ejected)] {
+        let mut bed = bed(&["a", "b"], eject1()).await;
+        bed.make_due().await;
+        let mut long: Followed = bed.open("d").await;
+        poll(&mut long);
+        advance(10 * SECOND).await;
+        let mut other: Followed = bed.open(end).await;
+        poll(&mut other);
+        assert_eq!((bed.stats("a").picks, bed.state("a")), (3, state), "{end}");
+        // The long one has begun in a period that is over.
+        drop(long);
+        assert_eq!((bed.stats("a").drops, bed.state("a")), (1, state), "{end}");
     }
 }
 
