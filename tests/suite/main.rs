@@ -21,6 +21,7 @@ mod costly;
 mod defaults;
 mod discovery;
 mod envoy_outliers;
+mod envoy_rates;
 mod fleet;
 mod grpc_bodies;
 mod grpc_sockets;
