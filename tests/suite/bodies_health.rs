@@ -143,7 +143,7 @@ async fn a_trial_lasts_until_its_body_ends() {
             assert_eq!(bed.state("a"), EndpointState::OnTrial, "{script}");
             poll(&mut body);
         }
-        advance(100 * SECOND).await;
+        advance(9 * SECOND).await;
         for _ in 0..5 {
             bed.open::<Followed>("=").await;
         }
@@ -155,6 +155,31 @@ async fn a_trial_lasts_until_its_body_ends() {
         assert_eq!(bed.state("a"), state, "{script}, polled {polls} times");
         let ejections = if state == EndpointState::Serving { 1 } else { 2 };
         assert_eq!(bed.stats("a").ejections, ejections, "{script}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_whose_body_takes_long_holds_its_place_for_a_base_period() {
+    for (first, second, state) in [
+        ("", ".", EndpointState::Serving),
+        ("!", ".", EndpointState::Ejected),
+        (".", "", EndpointState::Serving),
+        (".", "!", EndpointState::Ejected),
+    ] {
+        let mut bed = bed(&["a", "b"], eject1()).await;
+        bed.make_due().await;
+        let mut trials: Vec<Followed> = vec![bed.open(first).await];
+        advance(10 * SECOND).await;
+        trials.push(bed.open(second).await);
+        assert_eq!((bed.state("a"), bed.in_flight("a")), (EndpointState::OnTrial, 2));
+        bed.open::<Followed>("=").await;
+        assert_eq!(bed.in_flight("a"), 2, "one more place, and no more");
+        trials.iter_mut().for_each(|trial| poll_times(trial, 1));
+        assert_eq!(bed.state("a"), state, "{first} {second}");
+        let ejections = bed.stats("a").ejections;
+        drop(trials);
+        let stats = bed.stats("a");
+        assert_eq!((stats.state, stats.ejections, stats.in_flight), (state, ejections, 0));
     }
 }
 
