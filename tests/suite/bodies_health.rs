@@ -159,19 +159,27 @@ async fn a_trial_lasts_until_its_body_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_with_a_long_body_gives_its_place_to_another() {
-    for (end, state) in [("=", EndpointState::Serving), ("!", EndpointState::Ejected)] {
+async fn a_trial_whose_body_takes_long_holds_its_place_for_a_base_period() {
+    for (first, second, state) in [
+        ("", ".", EndpointState::Serving),
+        ("!", ".", EndpointState::Ejected),
+        (".", "", EndpointState::Serving),
+        (".", "!", EndpointState::Ejected),
+    ] {
         let mut bed = bed(&["a", "b"], eject1()).await;
         bed.make_due().await;
-        let mut long: Followed = bed.open("d").await;
-        poll(&mut long);
+        let mut trials: Vec<Followed> = vec![bed.open(first).await];
         advance(10 * SECOND).await;
-        let mut other: Followed = bed.open(end).await;
-        poll(&mut other);
-        assert_eq!((bed.stats("a").picks, bed.state("a")), (3, state), "{end}");
-        // The long one has begun in a period that is over.
-        drop(long);
-        assert_eq!((bed.stats("a").drops, bed.state("a")), (1, state), "{end}");
+        trials.push(bed.open(second).await);
+        assert_eq!((bed.state("a"), bed.in_flight("a")), (EndpointState::OnTrial, 2));
+        bed.open::<Followed>("=").await;
+        assert_eq!(bed.in_flight("a"), 2, "one more place, and no more");
+        trials.iter_mut().for_each(|trial| poll_times(trial, 1));
+        assert_eq!(bed.state("a"), state, "{first} {second}");
+        let ejections = bed.stats("a").ejections;
+        drop(trials);
+        let stats = bed.stats("a");
+        assert_eq!((stats.state, stats.ejections, stats.in_flight), (state, ejections, 0));
     }
 }
 

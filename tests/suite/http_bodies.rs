@@ -186,7 +186,9 @@ async fn a_server_that_answers_500_is_ejected_and_comes_back() {
 async fn a_server_that_fails_fast_attracts_no_traffic() {
     let (servers, status) = with_moody_b(None);
     status.store(500, Ordering::SeqCst);
-    let layer = layer(Health::off(), PeakEwma::new(), &servers).await;
+    // More than any hiccup of the machine.
+    let policy = PeakEwma::new().penalty(LONG);
+    let layer = layer(Health::off(), policy, &servers).await;
     let shares = shares(&stack(&layer, LONG), 300).await;
     assert_eq!(shares.get("b"), None);
     let b = stats(&layer, "b");
