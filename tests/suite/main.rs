@@ -16,6 +16,7 @@ mod costly;
 mod costs;
 mod defaults;
 mod discovery;
+mod distribution;
 mod events;
 mod fleet;
 mod grpc_sockets;
