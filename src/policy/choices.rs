@@ -91,3 +91,63 @@ pub(super) fn best_of_all<S: PartialOrd>(
     }
     best.map_or(0, |(place, _)| place)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::policy::{Gate, Sight, ticket::Tickets};
+
+    /// Everybody is alike.
+    struct Plain;
+
+    impl Sight for Plain {
+        fn gate(&self, _index: usize) -> Gate {
+            Gate::Welcome
+        }
+
+        fn load(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn failures(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn cost(&self, _index: usize) -> f64 {
+            0.0
+        }
+
+        fn capacity(&self, _index: usize) -> u32 {
+            crate::policy::FULL
+        }
+
+        fn name(&self, _index: usize) -> &str {
+            ""
+        }
+    }
+
+    #[test]
+    fn b20_as_many_are_looked_at_as_are_drawn_and_each_once() {
+        let tickets = Tickets::new(0, 7);
+        for (n, choices, looks) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
+            let table = WeightedTable::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
+            for _ in 0..1_000 {
+                let (turn, looked) = (Turn::new(&[], &Plain, &tickets), Cell::new(Vec::new()));
+                let score = |place: usize| {
+                    let mut places = looked.take();
+                    places.push(place);
+                    looked.set(places);
+                    0
+                };
+                let best = best_of(&table, choices, &turn, |_| true, score);
+                let mut looked = looked.into_inner();
+                assert!(looked.is_empty() || looked[0] == best, "of equal ones the first");
+                looked.sort_unstable();
+                looked.dedup();
+                assert_eq!(looked.len(), looks, "{choices} of {n}");
+            }
+        }
+    }
+}

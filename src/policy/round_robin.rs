@@ -57,22 +57,29 @@ impl ModuloRoundRobin {
 /// The table of a round robin.
 #[derive(Debug)]
 pub struct RotationTable {
-    /// While capacities differ.
-    uneven: Option<SmoothTable>,
+    /// Whether capacities differ.
+    uneven: bool,
+    /// The rotation while they do. Kept when they no longer do, or the next one would begin
+    /// at the same endpoints again.
+    smooth: Option<SmoothTable>,
 }
 
 impl RotationTable {
     fn new(view: &View<'_>, previous: Option<&Self>) -> Self {
-        let former = previous.and_then(|table| table.uneven.as_ref());
-        let uneven = || SmoothTable::new(view, view.capacities(), former);
-        Self { uneven: view.is_uneven().then(uneven) }
+        let former = previous.and_then(|table| table.smooth.as_ref());
+        let uneven = view.is_uneven();
+        let smooth = match uneven {
+            true => Some(SmoothTable::new(view, view.capacities(), former)),
+            false => former.map(SmoothTable::share),
+        };
+        Self { uneven, smooth }
     }
 
     #[inline]
     fn pick(&self, turn: &Turn<'_>, place: impl Fn(u64, u64) -> u64) -> Choice {
-        match &self.uneven {
-            None => rotate(turn, place),
-            Some(table) => table.pick(turn),
+        match &self.smooth {
+            Some(smooth) if self.uneven => smooth.pick(turn),
+            _ => rotate(turn, place),
         }
     }
 }

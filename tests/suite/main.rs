@@ -22,6 +22,7 @@ mod costly;
 mod costs;
 mod defaults;
 mod discovery;
+mod distribution;
 mod envoy_outliers;
 mod envoy_rates;
 mod events;

@@ -2,7 +2,10 @@
 
 use std::{any::type_name, time::Duration};
 
-use counterpoise::{Builder, Health, PeakEwma, Pick, Rendezvous, RingHash, SlowStart};
+use counterpoise::{
+    Builder, Health, LeastRequest, PeakEwma, Pick, Rendezvous, RingHash, RoundRobin, SlowStart,
+};
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::advance;
 
 use crate::{
@@ -236,5 +239,38 @@ async fn clients_agree_on_who_has_which_key_during_the_ramp() {
     for _ in 0..10 {
         advance(SECOND).await;
         assert_eq!(one.owners(1_000).await, other.owners(1_000).await);
+    }
+}
+
+/// Has so many callers call one after the other for a while; returns the newcomer's share.
+async fn busy<P: Pick<Job>>(policy: P, callers: usize) -> f64 {
+    let builder = Builder::new().health(Health::new().slow_start(SlowStart::new(1_000 * SECOND)));
+    let mut fleet = Fleet::new(builder, policy, &OLDS).await;
+    fleet.join("n", 1).await;
+    advance(100 * SECOND).await;
+    let mut running = FuturesUnordered::new();
+    for turn in 0..2_000_u64 {
+        for (name, _) in OLDS.iter().copied().chain([("n", 1)]) {
+            fleet.act(name, Act::After(Duration::from_micros(9_000 + turn * 7_919 % 2_000)));
+        }
+        running.push(fleet.start());
+        if running.len() >= callers {
+            running.next().await.unwrap().unwrap();
+        }
+    }
+    fleet.calls("n") as f64 / 2_000.0
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_load_a_newcomer_gets_no_more_than_twice_its_share() {
+    let share = 0.1 / 4.1;
+    for callers in [2, 4, 8, 16, 64] {
+        let shares = [
+            busy(LeastRequest::new(), callers).await,
+            busy(PeakEwma::new(), callers).await,
+            busy(RoundRobin::new(), callers).await,
+        ];
+        assert!(shares.iter().all(|got| *got < 2.0 * share), "{shares:?} with {callers}");
+        assert!(shares.iter().all(|got| *got > 0.4 * share), "{shares:?} with {callers}");
     }
 }

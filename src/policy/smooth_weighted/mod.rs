@@ -130,6 +130,11 @@ impl SmoothTable {
         Self { tape: Arc::new(tape) }
     }
 
+    /// Returns the same table: picks from one are picks from the other.
+    pub(super) fn share(&self) -> Self {
+        Self { tape: Arc::clone(&self.tape) }
+    }
+
     #[inline]
     pub(super) fn pick(&self, turn: &Turn<'_>) -> Choice {
         match turn.eligible() {
