@@ -21,6 +21,7 @@ mod costly;
 mod defaults;
 mod discovery;
 mod envoy_outliers;
+mod fast_failures;
 mod fleet;
 mod grpc_bodies;
 mod grpc_sockets;
