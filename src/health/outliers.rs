@@ -92,7 +92,8 @@ impl Outliers {
     }
 
     /// Judges slow calls too: those that succeed, and take so many times as long as calls
-    /// did in the interval before at the median endpoint. Default: off.
+    /// did in the interval before at the median endpoint, of an even number the faster one.
+    /// Default: off.
     pub const fn slower_than(mut self, times: f64) -> Self {
         self.slower_than = Some(times);
         self

@@ -126,7 +126,7 @@ impl Factors {
     }
 }
 
-/// How slow each endpoint was beside its peers, and the median of all.
+/// How slow each endpoint was beside its peers, and what is usual.
 #[derive(Debug)]
 pub(crate) struct Paces {
     /// By place; none with too few calls.
@@ -147,9 +147,10 @@ impl Paces {
         Self { means, sorted }
     }
 
-    /// Returns the median of all; none if nobody has enough calls.
-    pub(crate) fn median(&self) -> Option<f64> {
-        median(self.sorted.len(), |place| self.sorted[place])
+    /// Returns the median of all, the lower one: or of two endpoints a slow one would have
+    /// its own part in what is usual. None if nobody has enough calls.
+    pub(crate) fn usual(&self) -> Option<f64> {
+        self.sorted.get(self.sorted.len().saturating_sub(1) / 2).copied()
     }
 
     /// Returns how many times the median of its peers an endpoint took.
@@ -177,12 +178,13 @@ mod tests {
     fn slowness_is_told_by_the_peers() {
         let health = Health::new();
         let paces = Paces::of(&[tally(20, 30), tally(20, 10), tally(20, 10)], &health);
-        assert_eq!(paces.median(), Some(10.0));
+        assert_eq!(paces.usual(), Some(10.0));
         assert_eq!([0, 1, 2].map(|i| paces.slowness(i)), [Some(3.0), Some(0.5), Some(0.5)]);
         let two = Paces::of(&[tally(1, 30), tally(1, 10), tally(0, 0)], &health);
         assert_eq!([0, 1, 2].map(|i| two.slowness(i)), [Some(3.0), Some(1.0 / 3.0), None]);
+        assert_eq!(two.usual(), Some(10.0), "the faster of two");
         assert_eq!(Paces::of(&[tally(9, 5)], &health).slowness(0), None, "alone");
-        assert_eq!(Paces::of(&[], &health).median(), None);
+        assert_eq!(Paces::of(&[], &health).usual(), None);
     }
 
     #[test]

@@ -16,15 +16,22 @@ const NAMES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 /// A recorded scenario.
 pub(crate) struct Row(Value);
 
-/// Returns the rows about failures in a row; the others are about rates, which no setting of
-/// ours judges.
+/// Returns the rows about failures in a row.
 pub(crate) fn rows() -> Vec<Row> {
-    let text = include_str!("../golden/envoy_outlier.json");
-    let file: Value = serde_json::from_str(text).unwrap();
-    let rows = file["scenarios"].as_array().unwrap().iter().cloned().map(Row);
-    let rows: Vec<_> = rows.filter(|row| !row.judges_rates()).collect();
+    let rows: Vec<_> = all().filter(|row| !row.judges_rates()).collect();
     assert_eq!(rows.len(), 20);
     rows
+}
+
+/// Returns the row of this name among those about rates.
+pub(crate) fn rate_row(name: &str) -> Row {
+    all().find(|row| row.judges_rates() && row.name() == name).unwrap()
+}
+
+fn all() -> impl Iterator<Item = Row> {
+    let text = include_str!("../golden/envoy_outlier.json");
+    let file: Value = serde_json::from_str(text).unwrap();
+    file["scenarios"].as_array().unwrap().clone().into_iter().map(Row)
 }
 
 pub(crate) fn row(name: &str) -> Row {
@@ -236,7 +243,8 @@ pub(crate) async fn replayed_under(row: &Row, health: Health) -> Timeline {
     let mut timeline = Timeline::default();
     let gap = row.number("request_gap_ms");
     for now in (0..row.list("requests").len() as u64).map(|call| call * gap) {
-        for action in row.list("actions").iter().filter(|action| action[0] == now) {
+        let due = |action: &&Value| action[0].as_u64().unwrap().next_multiple_of(gap) == now;
+        for action in row.list("actions").iter().filter(due) {
             acts[action[2].as_u64().unwrap() as usize] = pattern(action);
         }
         timeline.calls.push(call(&mut bed, &mut acts).await);

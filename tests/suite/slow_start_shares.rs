@@ -84,7 +84,7 @@ async fn follow<P: Pick<Job>>(fleet: &mut Fleet<P>, case: Case) {
 async fn arrives<P: Pick<Job>>(sharing: Sharing, policy: P, olds: &[(&'static str, u32)], w: u32) {
     let mut fleet = Fleet::new(ramp(Health::new()), policy, olds).await;
     fleet.join("n", w).await;
-    let case = Case { sharing, weight: w, others: olds.len() as u32, alike: w == 1 };
+    let case = Case { sharing, weight: w, others: olds.len() as u32, alike: true };
     follow(&mut fleet, case).await;
 }
 

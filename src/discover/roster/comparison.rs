@@ -17,15 +17,16 @@ impl<T> Roster<T> {
         let serving: Vec<_> = (0..self.members.len())
             .filter(|&i| self.members[i].is_open() && self.members[i].healthy)
             .collect();
-        let tally = |&i: &usize| self.nodes[i].state.window.take();
-        let tallies: Vec<Tally> = serving.iter().map(tally).collect();
+        // The window ends for all: who is drained now is not judged by it later.
+        let all: Vec<Tally> = self.nodes.iter().map(|node| node.state.window.take()).collect();
+        let tallies: Vec<Tally> = serving.iter().map(|&i| all[i]).collect();
         let paces = Paces::of(&tallies, &self.health);
         let mut changed = false;
         for (place, &i) in serving.iter().enumerate() {
             changed |= self.weigh(i, paces.slowness(place), now);
         }
         changed |= self.eject_outliers(&serving, &tallies, now);
-        if let Some((rule, usual)) = self.health.outliers.zip(paces.median())
+        if let Some((rule, usual)) = self.health.outliers.zip(paces.usual())
             && let Some(slow_from) = rule.slow_from(usual)
             && let Some(meter) = self.nodes.first().and_then(|node| node.state.meter.as_ref())
         {

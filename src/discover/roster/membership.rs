@@ -81,7 +81,16 @@ impl<T> Roster<T> {
     pub(crate) fn remove(&mut self, id: u64) {
         if let Some(i) = self.find(id) {
             self.records[i].left = Some(self.joined);
+            // In the order of the batch: its key may be inserted again in the same one.
+            if !self.keep_last {
+                self.note_left(i);
+            }
         }
+    }
+
+    fn note_left(&mut self, i: usize) {
+        let endpoint = Arc::clone(&self.members[i].name);
+        self.note(|| Event::Left { endpoint });
     }
 
     /// Ends a batch: lets go of those who left, and keeps the limit of ejections.
@@ -113,8 +122,10 @@ impl<T> Roster<T> {
                 self.nodes[i].state.standing.enter(State::Gone);
                 self.unqueue(i);
                 self.moving.remove(&self.members[i].id);
-                let endpoint = Arc::clone(&self.members[i].name);
-                self.note(|| Event::Left { endpoint });
+                // Who is kept has not left yet.
+                if self.keep_last {
+                    self.note_left(i);
+                }
             } else {
                 self.nodes.swap(kept, i);
                 self.members.swap(kept, i);
