@@ -72,7 +72,8 @@ pub(crate) struct Meter {
     origin: Instant,
     signals: Option<Signals>,
     decay: Decay,
-    /// The usual latency of calls that succeed, in nanoseconds, as the bits of a double.
+    /// The usual moving latency, in nanoseconds, as the bits of a double. Not that of single calls:
+    /// costs are peaks for a while, and are compared with what this makes of a failure.
     usual: AtomicU64,
     usual_at: AtomicU64,
     /// Whether windows are kept, and from which latency on a call in them is a slow one.
@@ -235,7 +236,7 @@ impl Meter {
         match sign {
             Sign::Success => {
                 self.average(pace, took, now);
-                self.note_usual(took, now);
+                self.note_usual(|| pace.cost.at(now, self.decay), now);
             }
             // For how long an endpoint wants less is its capacity's business.
             Sign::Failure | Sign::Overload(_) => raise(penalty()),
@@ -262,9 +263,9 @@ impl Meter {
         });
     }
 
-    /// Takes a latency into the average of the whole set, now and then: so that its cache
+    /// Takes a moving latency into the average of the whole set, now and then: so that its cache
     /// line is mostly read.
-    fn note_usual(&self, took: f64, now: u64) {
+    fn note_usual(&self, latency: impl FnOnce() -> f64, now: u64) {
         let before = self.usual_at.load(Ordering::Relaxed);
         let usual = f64::from_bits(self.usual.load(Ordering::Relaxed));
         let since = now.saturating_sub(before) as f64;
@@ -274,7 +275,7 @@ impl Meter {
         let relaxed = Ordering::Relaxed;
         if self.usual_at.compare_exchange(before, now, relaxed, relaxed).is_ok() {
             let kept = if usual > 0.0 { self.decay.left(since) } else { 0.0 };
-            let next = usual * kept + took * (1.0 - kept);
+            let next = usual * kept + latency() * (1.0 - kept);
             self.usual.store(next.to_bits(), relaxed);
         }
     }

@@ -43,11 +43,11 @@ impl InFlight {
     }
 
     /// Ends a call whose caller has seen a good beginning, and wants no more. That says nothing
-    /// of the endpoint, but that it works.
+    /// of the endpoint, but that it works, and that the end would have taken longer still.
     pub(crate) fn let_go(&mut self) {
         if self.stage == Stage::Running {
             let verdict = if self.trial { Verdict::Good } else { Verdict::Nothing };
-            self.end(Ending::Dropped, verdict, Sign::Nothing);
+            self.end(Ending::Dropped, verdict, Sign::Dropped);
         }
     }
 

@@ -287,3 +287,34 @@ async fn a_bound_counts_calls_until_their_bodies_end() {
         drop((bodies, more));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_at_once_leave_nobody_in_flight() {
+    let bed = bed(AtBodyEnd::new()).await;
+    bed.balance.ready_when(1).await.unwrap();
+    let callers = (0..4).map(|caller| {
+        let mut balance = bed.balance.clone();
+        tokio::spawn(async move {
+            let mut held: Vec<Followed> = Vec::new();
+            for call in 0..500 {
+                let text = ["dd", "=d", "d!", "ddt"][(caller + call) % 4];
+                let reply = reply(200, Script::new(text));
+                let mut body = balance.call(reply).await.unwrap().into_body();
+                (0..call % 4).for_each(|_| assert_ne!(poll(&mut body), 'p'));
+                held.push(body);
+                if held.len() > 5 {
+                    held.swap_remove(call % 5);
+                }
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    while callers.iter().any(|caller| !caller.is_finished()) {
+        assert!(bed.in_flight("a") <= 4 * 7, "nobody holds more");
+        tokio::task::yield_now().await;
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!((bed.in_flight("a"), bed.stats("a").picks), (0, 2_000));
+}

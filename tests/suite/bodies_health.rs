@@ -1,22 +1,20 @@
-//! What bodies say about their endpoints, and when; and how long a call took.
+//! What bodies say about their endpoints, and when.
 
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use bytes::Bytes;
 use counterpoise::{
-    AtHead, Builder, Choice, Classify, EndpointState, Ends, Health, Outcome, Pick, Policy, Signals,
-    Turn, View,
-    http::{AtBodyEnd, AtFirstData, GoodHead, Grpc, Status, Tracked},
+    Builder, EndpointState, Health, Outcome,
+    http::{AtBodyEnd, GoodHead, Grpc, Status, Tracked},
 };
-use hyper::{Response, body::Body};
+use hyper::Response;
 use tokio::time::advance;
 
 use crate::{
     bed::{SECOND, eject1, eject3},
-    body_bed::{BodyBed, Reply, Script, endings, poll, reply},
+    body_bed::{BodyBed, Script, endings, poll, reply},
     support::Broken,
 };
 
@@ -311,67 +309,4 @@ async fn a_closure_judges_the_head_once() {
         poll_times(&mut body, 4);
     }
     assert_eq!((*asked.lock().unwrap(), endings(&bed.stats("a")).as_str()), (4, "SSFN"));
-}
-
-/// Notes the latencies that it sees.
-#[derive(Debug, Clone, Default)]
-struct Watch(Arc<Mutex<Duration>>);
-
-impl Policy for Watch {
-    type Table = ();
-
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
-
-    fn signals(&self) -> Option<Signals> {
-        Some(Signals::latency(3600 * SECOND).penalty(100 * SECOND))
-    }
-}
-
-impl Pick<Reply> for Watch {
-    fn pick(&self, _table: &(), _request: &Reply, turn: &Turn<'_>) -> Choice {
-        *self.0.lock().unwrap() = turn.latency(0);
-        Choice::Member(0)
-    }
-}
-
-/// Has a head come after 4 s, and each poll 4 s later; returns the latency, in seconds.
-async fn latency<K, E, B>(classify: K, ends: E, status: u16, script: &str) -> u64
-where
-    K: Classify<Response<Script>, Broken> + Clone + Send + 'static,
-    E: Ends<K, Response<Script>, Broken, Response = Response<B>> + Send + 'static,
-    B: Body<Data = Bytes, Error = Broken> + Unpin,
-{
-    let watch = Watch::default();
-    let builder = Builder::new().health(Health::off()).classify(classify).ends(ends);
-    let mut bed = BodyBed::with(&["a"], builder, watch.clone()).await;
-    let (_, response) = reply(status, Script::new(script));
-    let mut body = bed.call((4 * SECOND, response)).await.unwrap();
-    for _ in script.chars().chain(['$']) {
-        advance(4 * SECOND).await;
-        poll(&mut body);
-    }
-    drop(body);
-    bed.open("=").await;
-    let latency = watch.0.lock().unwrap().as_secs_f64();
-    latency.round() as u64
-}
-
-#[tokio::test(start_paused = true)]
-async fn latency_is_measured_to_where_the_call_ends() {
-    for (script, status, head, first, end) in [
-        ("d.d", 200, 4, 8, 20),
-        (".dt", 200, 4, 12, 16),
-        ("", 200, 4, 8, 8),
-        ("=", 200, 4, 4, 4),
-        ("=dd", 200, 4, 8, 12),
-        // What a failure counts as at least: that of the head is told with the head.
-        ("dd", 500, 100, 100, 100),
-        ("d!", 200, 4, 8, 100),
-    ] {
-        let classify = Status::new();
-        let at_head = latency(classify.clone(), AtHead::default(), status, script).await;
-        let at_first = latency(classify.clone(), AtFirstData::new(), status, script).await;
-        let at_end = latency(classify, AtBodyEnd::new(), status, script).await;
-        assert_eq!((at_head, at_first, at_end), (head, first, end), "{status} {script}");
-    }
 }
