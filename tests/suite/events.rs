@@ -81,12 +81,7 @@ async fn b117_the_life_of_an_endpoint_is_told_once_and_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn b117_an_ejection_says_until_when_and_what_for() {
-<<<<<<< HEAD
-    type Told = Vec<(Option<Duration>, Cause)>;
-    let told: Arc<Mutex<Told>> = Arc::default();
-=======
     let told: Arc<Mutex<Vec<_>>> = Arc::default();
->>>>>>> load-tests
     let tell = Arc::clone(&told);
     let builder = Builder::new().health(eject3()).on_event(move |event| {
         if let Event::Ejected { returns_in, cause, .. } = event {
