@@ -141,7 +141,7 @@ mod tests {
                     looked.set(places);
                     0
                 };
-                let best = best_of(&table, choices, &turn, |_| true, score);
+                let best = best_of::<MOST, _>(&table, choices, &turn, |_| true, score);
                 let mut looked = looked.into_inner();
                 assert!(looked.is_empty() || looked[0] == best, "of equal ones the first");
                 looked.sort_unstable();
