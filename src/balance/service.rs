@@ -172,7 +172,6 @@ where
     /// [`Keyed::map`]. Cost: that of the whole walk.
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
-        self.hub.catch_up(Instant::now());
         let snapshot = self.hub.snapshot.load();
         let table = snapshot.table.as_ref();
         let walk = table.map(|table| self.hub.policy.walk(table, key)).unwrap_or_default();

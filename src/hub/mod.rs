@@ -1,18 +1,18 @@
 //! What all clones of a balancer share: the published snapshot, and the door through which
 //! everything goes that changes it.
 
+mod deadlines;
 mod publish;
+mod reports;
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicUsize},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use deadlines::Deadlines;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     error::{BoxError, Counts, Error, ErrorKind},
     events::{Event, Events},
     health::standing::Period,
-    node::{Door, Limits, Node, NodeState, Verdict},
+    node::{Node, NodeState},
     nodes::Nodes,
     policy::{Policy, ticket::Tickets},
     settings::Settings,
@@ -34,14 +34,7 @@ use crate::{
 /// The shared heart of a balancer.
 pub(crate) struct Hub<T, P: Policy> {
     pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
-    /// From when on a call must come to the door first, in nanoseconds since `origin`.
-    due: AtomicU64,
-    /// From when on what was gathered is to be published; not before `due`.
-    publish_due: AtomicU64,
-    /// From when on time itself has moved something; not before `due`.
-    move_due: AtomicU64,
-    /// From when on somebody is to be tried; not before `due`.
-    trial_due: AtomicU64,
+    deadlines: Deadlines,
     pub(crate) origin: Instant,
     pub(crate) policy: P,
     pub(crate) tickets: Tickets,
@@ -84,7 +77,12 @@ pub(crate) enum Change {
     Members,
 }
 
-const NEVER: u64 = u64::MAX;
+impl Change {
+    /// A change of somebody's health or capacity, if there was one.
+    pub(crate) const fn health(changed: bool) -> Self {
+        if changed { Self::Health } else { Self::Nothing }
+    }
+}
 
 /// Up to this many members, every transition is compiled at once.
 const SMALL: usize = 256;
@@ -113,10 +111,7 @@ impl<T, P: Policy> Hub<T, P> {
                 counts: Counts::default(),
                 table: None,
             }),
-            due: AtomicU64::new(NEVER),
-            publish_due: AtomicU64::new(NEVER),
-            move_due: AtomicU64::new(NEVER),
-            trial_due: AtomicU64::new(NEVER),
+            deadlines: Deadlines::new(now),
             origin: now,
             events,
             meter: meter.map(Arc::new),
@@ -164,10 +159,10 @@ impl<T, P: Policy> Hub<T, P> {
         drop(room);
         // Users' services are dropped here, and listeners told, outside the door.
         drop_users((former, discarded));
-        self.events.tell();
         if change != Change::Nothing {
             self.bell.notify_waiters();
         }
+        self.events.tell();
         result
     }
 
@@ -215,27 +210,28 @@ impl<T, P: Policy> Hub<T, P> {
     /// Returns whether something is due at the door. Cost: one load while all are healthy.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let due = self.due.load(Ordering::Acquire);
-        due != NEVER && self.since_origin(now) >= due
+        self.deadlines.is_due(now)
     }
 
     /// Returns when something is due at the door.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let due = self.due.load(Ordering::Acquire);
-        (due != NEVER).then(|| self.origin + Duration::from_nanos(due))
+        self.deadlines.next()
     }
 
     /// Does what time has brought: moves capacities, compares endpoints with their peers,
     /// publishes what was gathered for long enough.
     pub(crate) fn catch_up(&self, now: Instant) {
-        let due = self.move_due.load(Ordering::Acquire);
-        if due == NEVER || self.since_origin(now) < due {
-            return self.flush_due(now);
+        if self.deadlines.claim_moves(now) {
+            self.visit(now, |roster| ((), Change::health(roster.advance(now))));
+        } else {
+            self.flush_due(now);
         }
-        // One goes, and the others need not wait at the door.
-        let relaxed = Ordering::Relaxed;
-        if self.move_due.compare_exchange(due, NEVER, relaxed, relaxed).is_ok() {
-            self.visit(now, |roster| ((), health(roster.advance(now))));
+    }
+
+    /// Publishes what was gathered for long enough.
+    pub(crate) fn flush_due(&self, now: Instant) {
+        if self.deadlines.is_publication_due(now) {
+            self.flush(now);
         }
     }
 
@@ -270,13 +266,6 @@ impl<T, P: Policy> Hub<T, P> {
         }
     }
 
-    /// Publishes what was gathered for long enough.
-    pub(crate) fn flush_due(&self, now: Instant) {
-        if self.since_origin(now) >= self.publish_due.load(Ordering::Acquire) {
-            self.flush(now);
-        }
-    }
-
     /// Hands out the place of a trial that is due, of an endpoint that the call would take;
     /// with an owner, only of that one.
     pub(crate) fn attend(
@@ -286,8 +275,9 @@ impl<T, P: Policy> Hub<T, P> {
         accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
         // Not to the door for nothing: somebody may be compiling behind it.
-        let is_due = self.since_origin(now) >= self.trial_due.load(Ordering::Acquire);
-        if !is_due || owner.is_some_and(|owner| owner.standing.is_serving()) {
+        if !self.deadlines.is_trial_due(now)
+            || owner.is_some_and(|owner| owner.standing.is_serving())
+        {
             return None;
         }
         let accepts =
@@ -303,7 +293,7 @@ impl<T, P: Policy> Hub<T, P> {
     /// Publishes what was gathered, whatever its age.
     pub(crate) fn flush(&self, now: Instant) {
         // Not to the door for nothing: a compile may be going on behind it.
-        if self.publish_due.load(Ordering::Acquire) != NEVER {
+        if self.deadlines.has_gathered() {
             self.publish_if(now, |room| room.gathered > 0);
         }
     }
@@ -323,82 +313,12 @@ impl<T, P: Policy> Hub<T, P> {
 
     fn set_due(&self, room: &Room<T>) {
         let gathered = (room.gathered > 0).then(|| room.published + GATHER);
-        let publish = gathered.map_or(NEVER, |at| self.since_origin(at));
-        let trial = room.roster.next_trial().map_or(NEVER, |at| self.since_origin(at));
-        let moves = room.roster.next_move().map_or(NEVER, |at| self.since_origin(at));
-        self.publish_due.store(publish, Ordering::Release);
-        self.move_due.store(moves, Ordering::Release);
-        self.trial_due.store(trial, Ordering::Release);
-        self.due.store(trial.min(publish).min(moves), Ordering::Release);
-    }
-
-    /// 584 years fit.
-    #[inline]
-    fn since_origin(&self, at: Instant) -> u64 {
-        let nanos = at.saturating_duration_since(self.origin).as_nanos();
-        u64::try_from(nanos).unwrap_or(NEVER - 1)
+        let roster = &room.roster;
+        self.deadlines.set(gathered, roster.next_move(), roster.next_trial());
     }
 }
 
 type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
-
-impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
-    fn limits(&self) -> Limits {
-        let health = &self.settings.health;
-        Limits { threshold: health.threshold(), drop_age: health.drop_age() }
-    }
-
-    fn release(&self, id: u64) {
-        if let Some(loads) = &self.loads {
-            loads.release(id);
-        }
-    }
-
-    fn push_back(
-        &self,
-        node: &NodeState,
-        period: Period,
-        began: Instant,
-        asked: Option<Duration>,
-        now: Instant,
-    ) {
-        let Some(overload) = self.settings.health.heeded_overload() else { return };
-        let is_news = || self.since_origin(began) >= node.deaf_until.load(Ordering::Relaxed);
-        if !is_news() {
-            return;
-        }
-        self.visit(now, |roster| {
-            let heard = is_news() && roster.push_back(node.id, period, asked, now);
-            if heard {
-                let until = self.since_origin(now + overload.deafness());
-                node.deaf_until.store(until, Ordering::Relaxed);
-            }
-            ((), health(heard))
-        });
-    }
-
-    fn eject(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.eject(id, period, now))));
-    }
-
-    fn recover(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.recover(id, period, now))));
-    }
-
-    fn answer_trial(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| (roster.answer_trial(id, period, now), Change::Nothing));
-    }
-
-    fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.end_trial(id, period, verdict, now))));
-        // Its place, or the time of the next trial, is news for waiting calls.
-        self.bell.notify_waiters();
-    }
-}
-
-const fn health(changed: bool) -> Change {
-    if changed { Change::Health } else { Change::Nothing }
-}
 
 impl<T, P: Policy> Drop for Hub<T, P> {
     /// Has everybody who listens notice.

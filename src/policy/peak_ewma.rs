@@ -14,15 +14,16 @@ use crate::signals::Signals;
 ///
 /// # The cost
 ///
-/// *latency × (calls in flight ÷ weight + 1)*, the weight beside the heaviest one's. Costs that differ by less than a sixteenth count
-/// as equal, and of equal ones the first that was drawn is taken. The latency is a peak-sensitive moving
-/// average of the calls that succeeded: a call that took longer counts at once, one that took
-/// less for the time since the last (Finagle's `PeakEwma`).
+/// *latency × (calls in flight ÷ weight + 1)*, the weight beside the heaviest one's. Costs that
+/// differ by less than a sixteenth count as equal, and of equal ones the first that was drawn is
+/// taken. The latency is a peak-sensitive moving average of the calls that succeeded: a call that
+/// took longer counts at once, one that took less for the time since the last (Finagle's
+/// `PeakEwma`).
 ///
 /// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
-/// the whole set, or [`penalty`](Self::penalty), and never as less than the present
-/// estimate. A call that was dropped counts as no less than it took, and never lowers
-/// anything.
+/// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
+/// as less than the present estimate. A call that was dropped counts as no less than it took, and
+/// never lowers anything.
 ///
 /// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual
 /// in the set, so that one that was penalised, or was slow once, is tried again; and by not so
@@ -92,7 +93,7 @@ impl PeakEwma {
     }
 
     /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
-    /// the usual latency of the whole set.
+    /// the usual latency of the whole set, and at least twice the greatest.
     pub const fn penalty(mut self, penalty: Duration) -> Self {
         self.signals = self.signals.penalty(penalty);
         self

@@ -70,6 +70,16 @@ impl Fading {
         self.0.fetch_max(encode(to, now, decay), Ordering::Relaxed);
     }
 
+    /// Raises the number to another, if that is greater by a sixteenth: so that of many alike
+    /// only now and then one is written.
+    pub(crate) fn raise_by_far(&self, to: f64, now: u64, decay: Decay) {
+        let word = encode(to, now, decay);
+        let far = self.0.load(Ordering::Relaxed).saturating_add((decay.time / 16.0) as i64);
+        if word > far {
+            self.0.fetch_max(word, Ordering::Relaxed);
+        }
+    }
+
     /// Replaces what is left by what `next` makes of it.
     pub(crate) fn update(&self, now: u64, decay: Decay, next: impl Fn(f64) -> f64) {
         let step = |word| Some(encode(next(decode(word, now, decay)), now, decay));

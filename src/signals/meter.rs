@@ -1,6 +1,4 @@
-//! What calls tell of the pace of their endpoints: moving latency, failures, windows.
-//!
-//! Kept only if somebody asked for it: a policy, or a rule of health. Time is an argument.
+//! What is measured, and what it says: costs and failures that fade.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,62 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::{Kind, Sign, Signals, Window};
 use crate::util::fading::{Decay, Fading};
-
-/// What a policy wants to know of the calls that have ended.
-///
-/// Returned by [`Policy::signals`](crate::Policy::signals); read by
-/// [`Turn::latency`](crate::Turn::latency). Timing that nobody asks for is not taken.
-///
-/// ```
-/// use counterpoise::Signals;
-/// use std::time::Duration;
-///
-/// let signals = Signals::latency(Duration::from_secs(10)).penalty(Duration::from_secs(5));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[must_use]
-pub struct Signals {
-    pub(crate) decay: Duration,
-    penalty: Option<Duration>,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Latency,
-    Failures,
-}
-
-impl Signals {
-    /// Asks for the moving latency, which forgets to 1/e in the time `decay`; of less than a
-    /// millisecond counts as a millisecond, and of more than a year as a year.
-    pub fn latency(decay: Duration) -> Self {
-        Self { decay: within(decay), penalty: None, kind: Kind::Latency }
-    }
-
-    /// Asks for failed calls to count as load, which fades to 1/e in the time `decay`.
-    pub(crate) fn failures(decay: Duration) -> Self {
-        Self { decay: within(decay), penalty: None, kind: Kind::Failures }
-    }
-
-    pub(crate) fn decaying(self, decay: Duration) -> Self {
-        Self { decay: within(decay), ..self }
-    }
-
-    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
-    /// the usual latency of the whole set.
-    ///
-    /// It never counts as less than the endpoint's present estimate, nor than the call took.
-    pub const fn penalty(mut self, penalty: Duration) -> Self {
-        self.penalty = Some(penalty);
-        self
-    }
-}
-
-fn within(decay: Duration) -> Duration {
-    decay.clamp(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600))
-}
 
 /// What one balancer measures.
 #[derive(Debug)]
@@ -72,10 +16,12 @@ pub(crate) struct Meter {
     origin: Instant,
     signals: Option<Signals>,
     decay: Decay,
-    /// The usual moving latency, in nanoseconds, as the bits of a double. Not that of single calls:
-    /// costs are peaks for a while, and are compared with what this makes of a failure.
+    /// The usual latency of calls that succeed, in nanoseconds, as the bits of a double.
     usual: AtomicU64,
     usual_at: AtomicU64,
+    /// The greatest latency of those: no endpoint's moving latency is above it by much, unless
+    /// for failure.
+    peak: Fading,
     /// Whether windows are kept, and from which latency on a call in them is a slow one.
     watches: bool,
     slow_from: AtomicU64,
@@ -88,37 +34,6 @@ pub(crate) struct Pace {
     failures: Fading,
     /// Up to when evidence has come.
     seen: AtomicU64,
-}
-
-/// The calls of one endpoint that have ended since it was last compared with its peers.
-#[derive(Debug, Default)]
-pub(crate) struct Window {
-    successes: AtomicU64,
-    failed: AtomicU64,
-    slow: AtomicU64,
-    /// The sum of the latencies of the successes.
-    spent: AtomicU64,
-}
-
-/// What the end of a call says about pace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sign {
-    Success,
-    Failure,
-    /// Pushed back; perhaps with a time to wait.
-    Overload(Option<Duration>),
-    /// Dropped too early to be a failure.
-    Dropped,
-    Nothing,
-}
-
-/// The calls that have ended since the window began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) successes: u64,
-    pub(crate) failures: u64,
-    pub(crate) slow: u64,
-    pub(crate) spent: u64,
 }
 
 /// Of the set's usual latency, what an endpoint without evidence comes to count as: less
@@ -143,6 +58,7 @@ impl Meter {
             decay: Decay::new(signals.map_or(1e10, |signals| signals.decay.as_nanos() as f64)),
             usual: AtomicU64::new(0),
             usual_at: AtomicU64::new(0),
+            peak: Fading::default(),
             watches,
             slow_from: AtomicU64::new(u64::MAX),
         })
@@ -202,7 +118,7 @@ impl Meter {
     ) {
         let took = nanos(took).max(1);
         if let Some(window) = window.filter(|_| self.watches) {
-            self.watch(window, sign, took);
+            window.note(sign, took, self.slow_from.load(Ordering::Relaxed));
         }
         let Some(signals) = self.signals else { return };
         let now = self.since_origin(now);
@@ -224,8 +140,8 @@ impl Meter {
         penalty: Option<Duration>,
     ) {
         let penalty = || {
-            let least = penalty.map_or(PENALTY * self.usual(), |least| least.as_nanos() as f64);
-            least.max(took)
+            let usual = || (PENALTY * self.usual()).max(2.0 * self.peak.at(now, self.decay));
+            penalty.map_or_else(usual, |least| least.as_nanos() as f64).max(took)
         };
         // From here on the whole estimate is evidence: also what was added for want of any.
         let estimate = || self.cost_at(pace, now);
@@ -236,7 +152,8 @@ impl Meter {
         match sign {
             Sign::Success => {
                 self.average(pace, took, now);
-                self.note_usual(|| pace.cost.at(now, self.decay), now);
+                self.note_usual(took, now);
+                self.peak.raise_by_far(took, now, self.decay);
             }
             // For how long an endpoint wants less is its capacity's business.
             Sign::Failure | Sign::Overload(_) => raise(penalty()),
@@ -263,9 +180,9 @@ impl Meter {
         });
     }
 
-    /// Takes a moving latency into the average of the whole set, now and then: so that its cache
+    /// Takes a latency into the average of the whole set, now and then: so that its cache
     /// line is mostly read.
-    fn note_usual(&self, latency: impl FnOnce() -> f64, now: u64) {
+    fn note_usual(&self, took: f64, now: u64) {
         let before = self.usual_at.load(Ordering::Relaxed);
         let usual = f64::from_bits(self.usual.load(Ordering::Relaxed));
         let since = now.saturating_sub(before) as f64;
@@ -275,41 +192,14 @@ impl Meter {
         let relaxed = Ordering::Relaxed;
         if self.usual_at.compare_exchange(before, now, relaxed, relaxed).is_ok() {
             let kept = if usual > 0.0 { self.decay.left(since) } else { 0.0 };
-            let next = usual * kept + latency() * (1.0 - kept);
+            let next = usual * kept + took * (1.0 - kept);
             self.usual.store(next.to_bits(), relaxed);
-        }
-    }
-
-    fn watch(&self, window: &Window, sign: Sign, took: u64) {
-        match sign {
-            Sign::Success => {
-                window.successes.fetch_add(1, Ordering::Relaxed);
-                window.spent.fetch_add(took, Ordering::Relaxed);
-                if took > self.slow_from.load(Ordering::Relaxed) {
-                    window.slow.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            Sign::Failure => drop(window.failed.fetch_add(1, Ordering::Relaxed)),
-            Sign::Overload(_) | Sign::Dropped | Sign::Nothing => {}
         }
     }
 
     /// Sets from which latency on a call is slow, in nanoseconds.
     pub(crate) fn set_slow_from(&self, latency: u64) {
         self.slow_from.store(latency, Ordering::Relaxed);
-    }
-}
-
-impl Window {
-    /// Returns the window, and begins the next one.
-    pub(crate) fn take(&self) -> Tally {
-        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
-        Tally {
-            successes: take(&self.successes),
-            failures: take(&self.failed),
-            slow: take(&self.slow),
-            spent: take(&self.spent),
-        }
     }
 }
 
@@ -419,6 +309,24 @@ mod tests {
         assert!(near(bench.cost(&pace), 5_000.0 * MS));
         bench.end(&pace, Sign::Dropped, 90 * SECOND);
         assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_now_and_then_do_not_raise_what_is_usual() {
+        let mut bench = Bench::new(Signals::latency(10 * SECOND));
+        let paces: [Pace; 3] = std::array::from_fn(|_| bench.pace());
+        for i in 0..360_000_usize {
+            bench.now += SECOND / 100;
+            let (pace, took) =
+                (&paces[i % 3], if i % 300 == 0 { SECOND / 50 } else { SECOND / 1000 });
+            // Only the first of them fails.
+            let sign = if i % 102 == 0 { Sign::Failure } else { Sign::Success };
+            bench.end(pace, sign, took);
+            let costs = paces.each_ref().map(|pace| bench.cost(pace));
+            // Twice the peak of 20 ms, and a sixteenth for rounding.
+            assert!(costs.iter().all(|&cost| 0.5 * MS < cost && cost < 42.5 * MS), "{costs:?}");
+            assert!(sign == Sign::Success || costs[i % 3] >= costs.into_iter().fold(0.0, f64::max));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,55 @@
+//! The calls of one interval, for comparisons.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Sign;
+
+/// The calls of one endpoint that have ended since it was last compared with its peers.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    successes: AtomicU64,
+    failed: AtomicU64,
+    slow: AtomicU64,
+    /// The sum of the latencies of the successes.
+    spent: AtomicU64,
+}
+
+/// The calls that have ended since the window began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) successes: u64,
+    pub(crate) failures: u64,
+    pub(crate) slow: u64,
+    pub(crate) spent: u64,
+}
+
+impl Window {
+    /// Notes the end of a call, which is slow if it took longer than `slow_from`.
+    pub(super) fn note(&self, sign: Sign, took: u64, slow_from: u64) {
+        let more = |counter: &AtomicU64, by| {
+            counter.fetch_add(by, Ordering::Relaxed);
+        };
+        match sign {
+            Sign::Success => {
+                more(&self.successes, 1);
+                more(&self.spent, took);
+                if took > slow_from {
+                    more(&self.slow, 1);
+                }
+            }
+            Sign::Failure => more(&self.failed, 1),
+            Sign::Overload(_) | Sign::Dropped | Sign::Nothing => {}
+        }
+    }
+
+    /// Returns the window, and begins the next one.
+    pub(crate) fn take(&self) -> Tally {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        Tally {
+            successes: take(&self.successes),
+            failures: take(&self.failed),
+            slow: take(&self.slow),
+            spent: take(&self.spent),
+        }
+    }
+}
