@@ -40,6 +40,8 @@ pub(crate) struct Hub<T, P: Policy> {
     publish_due: AtomicU64,
     /// From when on time itself has moved something; not before `due`.
     move_due: AtomicU64,
+    /// From when on somebody waits to be tried; not before `due`.
+    trial_due: AtomicU64,
     pub(crate) origin: Instant,
     pub(crate) policy: P,
     pub(crate) tickets: Tickets,
@@ -113,6 +115,7 @@ impl<T, P: Policy> Hub<T, P> {
             due: AtomicU64::new(NEVER),
             publish_due: AtomicU64::new(NEVER),
             move_due: AtomicU64::new(NEVER),
+            trial_due: AtomicU64::new(NEVER),
             origin: now,
             events,
             meter: meter.map(Arc::new),
@@ -281,7 +284,10 @@ impl<T, P: Policy> Hub<T, P> {
         owner: Option<&NodeState>,
         accepts: impl Fn(&NodeState) -> bool,
     ) -> Option<(Arc<Node<T>>, Period)> {
-        if owner.is_some_and(|owner| owner.standing.is_serving()) {
+        // Not to the door for nothing, here either.
+        let due = self.trial_due.load(Ordering::Acquire);
+        let is_due = due != NEVER && self.since_origin(now) >= due;
+        if !is_due || owner.is_some_and(|owner| owner.standing.is_serving()) {
             return None;
         }
         let accepts =
@@ -322,6 +328,7 @@ impl<T, P: Policy> Hub<T, P> {
         let moves = room.roster.next_move().map_or(NEVER, |at| self.since_origin(at));
         self.publish_due.store(publish, Ordering::Release);
         self.move_due.store(moves, Ordering::Release);
+        self.trial_due.store(trial, Ordering::Release);
         self.due.store(trial.min(publish).min(moves), Ordering::Release);
     }
 
