@@ -203,12 +203,19 @@ impl Meter {
         now: u64,
         penalty: Option<Duration>,
     ) {
-        let penalty = || {
-            let least = penalty.map_or(PENALTY * self.usual(), |least| least.as_nanos() as f64);
-            least.max(took)
-        };
         // From here on the whole estimate is evidence: also what was added for want of any.
         let estimate = || self.cost_at(pace, now);
+        let penalty = || {
+            let least = match penalty {
+                Some(least) => least.as_nanos() as f64,
+                // Before any call has succeeded nobody knows what much is: ever more.
+                None if self.usual.load(Ordering::Relaxed) == 0 => {
+                    (2.0 * estimate()).max(PENALTY * FIRST)
+                }
+                None => PENALTY * self.usual(),
+            };
+            least.max(took)
+        };
         let raise = |to: f64| {
             pace.cost.raise(to.max(estimate()), now, self.decay);
             pace.seen.fetch_max(now, Ordering::Relaxed);

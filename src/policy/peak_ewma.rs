@@ -21,7 +21,7 @@ use crate::signals::Signals;
 ///
 /// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
 /// the whole set, or [`penalty`](Self::penalty), and never as less than the present
-/// estimate. A call that was dropped counts as no less than it took, and never lowers
+/// estimate; before any call has succeeded each failure doubles the cost. A call that was dropped counts as no less than it took, and never lowers
 /// anything.
 ///
 /// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual
