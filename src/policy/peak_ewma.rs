@@ -22,7 +22,8 @@ use crate::signals::Signals;
 ///
 /// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
 /// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
-/// as less than the present estimate. A call that was dropped counts as no less than it took, and
+/// as less than the present estimate. Before any call has succeeded each failure doubles the
+/// cost, up to 10 s. A call that was dropped counts as no less than it took, and
 /// never lowers anything.
 ///
 /// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual

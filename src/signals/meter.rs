@@ -50,6 +50,9 @@ const GRAINS: f64 = 4096.0;
 /// Before any call has succeeded, everybody is alike.
 const FIRST: f64 = 1e6;
 
+/// And nobody's failures count as more.
+const MOST: f64 = 1e10;
+
 impl Meter {
     pub(crate) fn new(signals: Option<Signals>, watches: bool, now: Instant) -> Option<Self> {
         (signals.is_some() || watches).then(|| Self {
@@ -139,12 +142,12 @@ impl Meter {
         now: u64,
         penalty: Option<Duration>,
     ) {
-        let penalty = || {
-            let usual = || (PENALTY * self.usual()).max(2.0 * self.peak.at(now, self.decay));
-            penalty.map_or_else(usual, |least| least.as_nanos() as f64).max(took)
-        };
         // From here on the whole estimate is evidence: also what was added for want of any.
         let estimate = || self.cost_at(pace, now);
+        let penalty = || {
+            let least = penalty.map(|least| least.as_nanos() as f64);
+            least.unwrap_or_else(|| self.penalty(estimate(), now)).max(took)
+        };
         let raise = |to: f64| {
             pace.cost.raise(to.max(estimate()), now, self.decay);
             pace.seen.fetch_max(now, Ordering::Relaxed);
@@ -161,6 +164,15 @@ impl Meter {
             Sign::Dropped if took > estimate() => raise(took),
             Sign::Dropped | Sign::Nothing => {}
         }
+    }
+
+    /// Returns what a failure counts as, by the estimate of its endpoint. Before any call has
+    /// succeeded nobody knows what much is: ever more, within bounds.
+    fn penalty(&self, estimate: f64, now: u64) -> f64 {
+        if self.usual.load(Ordering::Relaxed) == 0 {
+            return (2.0 * estimate).clamp(PENALTY * FIRST, MOST);
+        }
+        (PENALTY * self.usual()).max(2.0 * self.peak.at(now, self.decay))
     }
 
     /// Takes a latency into the moving average: a greater one at once, a smaller one for the

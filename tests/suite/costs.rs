@@ -52,6 +52,26 @@ async fn b78_failing_fast_attracts_nothing() {
     }
 }
 
+/// At the start nobody knows what a call takes: one endpoint fails at once, and the other works
+/// on its first calls.
+#[tokio::test(start_paused = true)]
+async fn b78_failing_fast_attracts_nothing_before_any_call_has_succeeded() {
+    for seed in 0..8 {
+        let mut fleet = Fleet::with(seeded(seed), PeakEwma::new(), &FIVE[..2]).await;
+        fleet.act("a", Act::Err);
+        fleet.act("b", Act::After(10 * SECOND));
+        let mut calls = Vec::new();
+        for _ in 0..1_000 {
+            let mut call = Box::pin(fleet.start());
+            if call.as_mut().now_or_never().is_none() {
+                calls.push(call);
+            }
+            advance(MILLISECOND).await;
+        }
+        assert!(fleet.calls("a") <= 50, "{} of 1,000", fleet.calls("a"));
+    }
+}
+
 /// Returns the share of `a` in a hundred calls, so long after it failed once.
 async fn b79<P: Pick<Job>>(policy: P, seconds: u32) -> usize {
     let mut fleet = Fleet::with(seeded(7), policy, &FIVE[..2]).await;

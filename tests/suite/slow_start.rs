@@ -1,7 +1,17 @@
 //! Slow start: when a ramp begins and ends, and what it meets on its way.
 
-use counterpoise::{Builder, Health, Pick, RoundRobin, SlowStart, SmoothWeighted};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
+
+use counterpoise::{
+    Builder, Choice, Health, Pick, Policy, RoundRobin, SlowStart, SmoothWeighted, Turn, View,
+};
+use futures::FutureExt;
 use tokio::time::advance;
+use tower::Service;
 
 use crate::{
     bed::{MILLISECOND, SECOND, eject1, eject3},
@@ -249,4 +259,64 @@ async fn the_trial_is_the_first_step() {
     assert_eq!(fleet.calls("b"), calls + 1);
     trial.await.unwrap();
     assert_factors(&fleet, &[("b", 0.1)]);
+}
+
+/// Compiles like round robin, but while a gate is shut it waits there, having said so.
+#[derive(Debug)]
+struct Waits {
+    shut: Arc<AtomicBool>,
+    entered: Mutex<mpsc::Sender<()>>,
+    gate: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Policy for Waits {
+    type Table = <RoundRobin as Policy>::Table;
+
+    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
+        if self.shut.swap(false, Ordering::SeqCst) {
+            self.entered.lock().unwrap().send(()).unwrap();
+            let _opened = self.gate.lock().unwrap().recv();
+        }
+        RoundRobin::new().compile(view, previous)
+    }
+}
+
+impl Pick<Job> for Waits {
+    fn pick(&self, table: &Self::Table, job: &Job, turn: &Turn<'_>) -> Choice {
+        RoundRobin::new().pick(table, job, turn)
+    }
+}
+
+/// One call has the next step compiled; others do not wait for that at the door.
+#[tokio::test(start_paused = true)]
+async fn no_call_waits_while_another_has_a_step_compiled() {
+    let (shut, (enter, entered), (open, gate)) =
+        (Arc::new(AtomicBool::new(false)), mpsc::channel(), mpsc::channel());
+    let (entering, gate) = (Mutex::new(enter), Mutex::new(gate));
+    let policy = Waits { shut: Arc::clone(&shut), entered: entering, gate };
+    let mut fleet = Fleet::new(ramp(Health::new()), policy, &OLDS[..2]).await;
+    fleet.join("n", 1).await;
+    advance(5 * SECOND).await;
+    shut.store(true, Ordering::SeqCst);
+    let (done, ended) = mpsc::channel();
+    let caller = |mut call: Box<dyn FnMut() + Send>| {
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::spawn(move || {
+            // The clock of this runtime.
+            let _entered = runtime.enter();
+            call();
+        })
+    };
+    let (mut first, mut second) = (fleet.balance.clone(), fleet.balance.clone());
+    let one = caller(Box::new(move || drop(first.call(None).now_or_never().unwrap())));
+    entered.recv().unwrap();
+    let other = caller(Box::new(move || {
+        drop(second.call(None).now_or_never().unwrap());
+        done.send(()).unwrap();
+    }));
+    let in_time = ended.recv_timeout(std::time::Duration::from_secs(10));
+    open.send(()).unwrap();
+    one.join().unwrap();
+    other.join().unwrap();
+    in_time.expect("the other call waits at the door");
 }
