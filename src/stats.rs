@@ -74,8 +74,8 @@ pub struct EndpointStats {
     /// Time until an ejected endpoint is tried; zero if that is due, none if active checks
     /// have to pass first.
     pub returns_in: Option<Duration>,
-    /// Calls that run now: sent, and not answered. A call ends when its response begins; what
-    /// is left of a streamed body is not seen.
+    /// Calls that run now: sent, and not over. When that is: see
+    /// [`Builder::ends`](crate::Builder::ends).
     pub in_flight: u64,
     /// Calls that were sent here.
     pub picks: u64,
@@ -88,7 +88,7 @@ pub struct EndpointStats {
     /// Calls that ended without saying anything about the endpoint.
     pub neutrals: u64,
     /// Calls that were dropped before they ended, whatever their age. Old ones count as
-    /// failures for health all the same.
+    /// failures for health all the same, if their response had not begun.
     pub drops: u64,
     /// Failures since the last success.
     pub consecutive_failures: u32,
