@@ -192,6 +192,20 @@ async fn what_happened_before_an_endpoint_was_drained_is_not_held_against_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_happened_before_a_return_is_not_held_against_it() {
+    let health = outliers().consecutive_failures(30).base_ejection(SECOND);
+    let mut fleet = fleet(health, 3).await;
+    rounds(&mut fleet, 30, &["b"], Act::Err, 1).await;
+    assert_eq!(ejected(&fleet), ["b"]);
+    advance(SECOND).await;
+    // It is back within the interval, and works.
+    rounds(&mut fleet, 40, &[], Act::Err, 1).await;
+    assert!(ejected(&fleet).is_empty());
+    judge(&mut fleet).await;
+    assert_eq!((ejected(&fleet).len(), fleet.stats("b").ejections), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_is_slow_stands_out_if_that_is_asked_for() {
     for n in [2, 3, 10] {
         for asked in [false, true] {
