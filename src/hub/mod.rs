@@ -216,10 +216,16 @@ impl<T, P: Policy> Hub<T, P> {
         due != NEVER && self.since_origin(now) >= due
     }
 
-    /// Returns when something is due at the door.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    /// Returns when something is due at the door that was not due at an instant at which the
+    /// call looked last: it may have been of no use to that call, and must hide nothing.
+    pub(crate) fn next_due(&self, seen: Option<Instant>) -> Option<Instant> {
         let due = self.due.load(Ordering::Acquire);
-        (due != NEVER).then(|| self.origin + Duration::from_nanos(due))
+        let due = (due != NEVER).then(|| self.origin + Duration::from_nanos(due))?;
+        let Some(seen) = seen.filter(|&seen| due <= seen) else { return Some(due) };
+        let room = lock(&self.door);
+        let publish = (room.gathered > 0).then(|| room.published + GATHER);
+        let others = [publish, room.roster.next_move()].into_iter().flatten();
+        others.filter(|&at| at > seen).chain(room.roster.next_trial_after(seen)).min()
     }
 
     /// Does what time has brought: moves capacities, compares endpoints with their peers,
@@ -381,6 +387,8 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
 
     fn answer_trial(&self, id: u64, period: Period, now: Instant) {
         self.visit(now, |roster| (roster.answer_trial(id, period, now), Change::Nothing));
+        // When its place is free again is news for waiting calls.
+        self.bell.notify_waiters();
     }
 
     fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
