@@ -38,19 +38,19 @@ pub(super) enum Alarm {
 
 impl Clock {
     /// Sleeps until patience ends or something is due. Outside a tokio runtime there is no
-    /// clock to wake by, and patience has no end.
+    /// clock to wake by, and patience has no end. `next_due` tells what is due after an instant.
     pub(super) fn poll(
         &mut self,
         patience: Duration,
         parked: bool,
-        due: Option<Instant>,
+        next_due: impl FnOnce(Option<Instant>) -> Option<Instant>,
         cx: &mut Context<'_>,
     ) -> Poll<Alarm> {
         if Handle::try_current().is_err() {
             return Poll::Pending;
         }
         let end = *self.since[usize::from(parked)].get_or_insert_with(Instant::now) + patience;
-        let due = due.filter(|&due| self.seen.is_none_or(|seen| due > seen));
+        let due = next_due(self.seen);
         let until = due.map_or(end, |due| due.min(end));
         if self.sleep.is_none() {
             self.sleep = sleep(until);

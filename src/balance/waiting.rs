@@ -183,7 +183,8 @@ where
             0 => settings.wait_for_endpoints,
             _ => settings.wait_for_ready,
         };
-        match ready!(self.clock.poll(patience, parked > 0, self.hub.next_due(), cx)) {
+        let next_due = |seen| self.hub.next_due(seen);
+        match ready!(self.clock.poll(patience, parked > 0, next_due, cx)) {
             Alarm::Due => Poll::Ready(Ok(())),
             Alarm::Patience if parked == 0 => Poll::Ready(Err(self.hub.shortage(counts))),
             Alarm::Patience => {

@@ -139,6 +139,10 @@ where
             let changed = roster.check(id, finding == Finding::Well, now);
             ((), if changed { Change::Health } else { Change::Nothing })
         });
+        if finding == Finding::Well {
+            // A call may try it now that waits.
+            hub.bell.notify_waiters();
+        }
     }
 }
 

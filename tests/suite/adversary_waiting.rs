@@ -55,10 +55,10 @@ impl Pick<()> for Leash {
     }
 }
 
-type Probes<P> = (Handle<&'static str, Direct<Probe>>, Balance<Direct<Probe>, P>);
+pub(crate) type Probes<P> = (Handle<&'static str, Direct<Probe>>, Balance<Direct<Probe>, P>);
 
 /// Balances over these, starting at the first.
-async fn over<P: Policy>(
+pub(crate) async fn over<P: Policy>(
     probes: &[(&'static str, &Probe)],
     builder: Builder,
     policy: P,
@@ -73,7 +73,7 @@ async fn over<P: Policy>(
 }
 
 /// Lets a call do all that it can do now; returns its answer if it has one.
-async fn attend<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> {
+pub(crate) async fn attend<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> {
     settle().await;
     for _ in 0..8 {
         if let Poll::Ready(result) = call.poll() {

@@ -3,6 +3,7 @@
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
 mod adversary_affinity;
+mod adversary_checks;
 mod adversary_costly;
 mod adversary_lifetime;
 mod adversary_limits;

@@ -84,9 +84,9 @@ impl<T> Roster<T> {
         if self.records[i].checked_out || (open && healthy && full) {
             return false;
         }
+        self.unqueue(i);
         // A trial that is going on has lost its place.
         self.records[i].record.end_trial(Verdict::Unsent, now, &self.health);
-        self.unqueue(i);
         self.records[i].checked_out = true;
         self.nodes[i].state.standing.enter(State::Ejected);
         self.members[i].healthy = false;

@@ -8,7 +8,7 @@ mod comparison;
 mod membership;
 mod transitions;
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{collections::BTreeSet, mem, ops::Bound, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -162,6 +162,12 @@ impl<T> Roster<T> {
     /// Returns from when on somebody waits to be tried.
     pub(crate) fn next_trial(&self) -> Option<Instant> {
         self.queue.first().map(|&(until, _)| until)
+    }
+
+    /// Returns the next instant after this one from which on somebody waits to be tried.
+    pub(crate) fn next_trial_after(&self, instant: Instant) -> Option<Instant> {
+        let later = (Bound::Excluded((instant, u64::MAX)), Bound::Unbounded);
+        self.queue.range(later).next().map(|&(until, _)| until)
     }
 
     pub(crate) fn take_discarded(&mut self) -> Vec<Arc<Node<T>>> {

@@ -98,6 +98,10 @@ impl<T> Roster<T> {
     /// Notes that the response to a trial has begun, and that its body may take long.
     pub(crate) fn answer_trial(&mut self, id: u64, period: Period, now: Instant) {
         let Some(i) = self.find_in(id, period) else { return };
+        // Another call may have had the place meanwhile, and ended: then it waits to be tried.
+        if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
+            return;
+        }
         self.unqueue(i);
         let lease = self.records[i].record.answer_trial(now, &self.health);
         if let Some(lease) = lease.filter(|_| self.members[i].is_open()) {
