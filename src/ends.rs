@@ -34,6 +34,14 @@ pub(crate) mod sealed {
 #[non_exhaustive]
 pub struct AtHead;
 
+impl AtHead {
+    /// Creates the rule.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
 impl sealed::Ends for AtHead {}
 
 impl<K: Classify<Res, Err>, Res, Err> Ends<K, Res, Err> for AtHead {

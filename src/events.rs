@@ -13,7 +13,21 @@ use crate::{error::Counts, util::lock};
 
 /// Something that happened to an endpoint, or to the set.
 ///
-/// Told to [`Builder::on_event`](crate::Builder::on_event).
+/// Told to [`Builder::on_event`](crate::Builder::on_event). Of one endpoint in this order:
+///
+/// ```text
+/// Joined ─ Ejected ─ OnTrial ─ Recovered ─ Left
+///             ↑         │           │
+///             └─────────┴───────────┘     at any time: WeightChanged, Left
+/// ```
+///
+/// - `Ejected` comes again without `Recovered` before it when a trial has failed, and when checks
+///   fail of an endpoint that is out for its calls.
+/// - `OnTrial` comes for each trial: several times if more than one must succeed, or one said
+///   nothing.
+/// - `Recovered` comes once, whatever was told before, and without a trial if checks pass, a call
+///   succeeds while health is ignored, or the limit of ejections has sunk.
+/// - After `Left` nothing more is told, whether it was out or not.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -30,7 +44,8 @@ pub enum Event {
     Ejected {
         /// Its name.
         endpoint: Arc<str>,
-        /// After what time it is tried; none if checks have to pass first.
+        /// After what time a call may try it, if one comes then; none if checks have to pass
+        /// first. It is back with [`Recovered`](Self::Recovered), not before.
         returns_in: Option<Duration>,
         /// What for.
         cause: Cause,

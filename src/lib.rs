@@ -98,8 +98,9 @@
 //! - `tonic`: errors of calls that were never sent reach a tonic client as `Unavailable`.
 //! - `tcp`: `checks::tcp`. `grpc-health`: `checks::grpc_health`.
 //! - `tower-http`: `http::ByTowerHttp`, for the classifiers of tower-http 0.7.
-//! - `tracing`: what happens to endpoints, as log events. `metrics`: counters and gauges through
-//!   the `metrics` facade.
+//! - `tracing`: each [`Event`] is a log event too, of target `counterpoise`: at `warn` for
+//!   ejections and what concerns the whole set, `debug` for trials and weights, else `info`.
+//!   `metrics`: counters and gauges through the `metrics` facade, see [`Metrics`].
 //!
 //! # Runtime
 //!

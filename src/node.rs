@@ -94,6 +94,8 @@ pub(crate) enum Verdict {
     Good,
     Bad,
     Nothing,
+    /// The endpoint pushed back; perhaps for a time.
+    PushedBack(Option<Duration>),
     /// The call was not sent at all.
     Unsent,
 }

@@ -71,8 +71,8 @@ pub struct EndpointStats {
     pub effective_weight: f64,
     /// Where the endpoint stands.
     pub state: EndpointState,
-    /// Time until an ejected endpoint is tried; zero if that is due, none if active checks
-    /// have to pass first.
+    /// Time until a call may try an ejected endpoint; zero if the next one may, none if active
+    /// checks have to pass first.
     pub returns_in: Option<Duration>,
     /// Calls that run now: sent, and not over. When that is: see
     /// [`Builder::ends`](crate::Builder::ends).
@@ -110,7 +110,7 @@ pub enum EndpointState {
     Unready,
     /// Listed, but with weight or capacity zero.
     Drained,
-    /// Out of rotation for its failures.
+    /// Out of rotation for what its calls or checks have shown.
     Ejected,
     /// Out of rotation; one call is trying it.
     OnTrial,

@@ -7,6 +7,11 @@ use tower::discover::Discover;
 use tower_layer::Layer;
 
 use super::{builder::Builder, service::Balance};
+#[cfg(feature = "metrics")]
+use crate::telemetry::{
+    self,
+    metrics::{Metrics, Reporter},
+};
 use crate::{
     capacity::CapacityChange,
     checks::{self, Checker, Checks, Probe},
@@ -19,6 +24,8 @@ use crate::{
     policy::Policy,
     stats::Stats,
 };
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 
 /// Spreads the calls of a client over a live set of endpoints.
 ///
@@ -111,6 +118,16 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     {
         checks.validate()?;
         Ok(checks::check(&self.hub, checks))
+    }
+
+    /// Returns a future that reports the statistics as metrics; see
+    /// [`Balance::report`].
+    #[cfg(feature = "metrics")]
+    pub fn report(&self, metrics: Metrics, interval: Duration) -> Reporter
+    where
+        T: Send + Sync + 'static,
+    {
+        telemetry::metrics::report(&self.hub, metrics, interval)
     }
 
     /// Waits until the set has at least `count` endpoints, drained ones included.

@@ -24,8 +24,8 @@ use crate::{
 /// Checks endpoints: a future that never ends while the balancer lives.
 ///
 /// Made by [`Balance::check`](crate::Balance::check). It needs tokio's timers. Dropped, it
-/// leaves everything as it is; endpoints that are out stay out until a call succeeds there while
-/// health is ignored, or another checker finds them well.
+/// leaves everything as it is; endpoints that are out stay out until another checker finds
+/// them well.
 #[must_use = "endpoints are only checked while the checker is polled"]
 pub struct Checker(Pin<Box<dyn Future<Output = ()> + Send>>);
 

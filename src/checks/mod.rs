@@ -15,9 +15,8 @@
 //!   does not prove that calls are. Its trial still decides.
 //! - Endpoints are well until checks say otherwise, also new ones.
 //! - [`max_ejected`](crate::Health::max_ejected), the rule that the only endpoint stays, and
-//!   [`panic`](crate::Health::panic) hold for both together. While health is ignored a call
-//!   that succeeds brings its endpoint back, whatever the checks say; until the next one
-//!   fails.
+//!   [`panic`](crate::Health::panic) hold for both together. While health is ignored, calls go
+//!   also to endpoints that checks keep out; only checks bring those back.
 //!
 //! ```
 //! use counterpoise::{Balance, Direct, Endpoint, RoundRobin, checks::Checks, discover};
@@ -62,7 +61,8 @@ use crate::error::{BoxError, ConfigError};
 
 /// Asks one endpoint how it is.
 ///
-/// Implemented for closures over the endpoint's name and target.
+/// Implemented for closures over the endpoint's name and target. The types of both must be
+/// written out: `|name: &str, target: &Origin| …`.
 pub trait Probe<T>: Send + Sync + 'static {
     /// The answer: an error if the endpoint is not well.
     type Future: Future<Output = Result<(), BoxError>> + Send + 'static;

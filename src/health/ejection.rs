@@ -13,6 +13,8 @@ use crate::{node::Verdict, util::random::Random};
 pub(crate) struct Record {
     /// Ejections that still count; each makes the next period longer.
     streak: u32,
+    /// Trials in a row that said nothing.
+    vain: u32,
     /// When the present stage began.
     since: Instant,
     stage: Stage,
@@ -34,7 +36,7 @@ pub(crate) enum Stage {
 
 impl Record {
     pub(crate) const fn new(now: Instant) -> Self {
-        Self { streak: 0, since: now, stage: Stage::Serving, total: 0 }
+        Self { streak: 0, vain: 0, since: now, stage: Stage::Serving, total: 0 }
     }
 
     pub(crate) const fn stage(&self) -> Stage {
@@ -55,13 +57,14 @@ impl Record {
         self.since = now;
         let period = health.period(self.streak);
         let until = now + period + period.mul_f64(health.jitter * random.unit());
+        self.vain = 0;
         self.stage = Stage::Out { until, passed: 0 };
         until
     }
 
     /// Brings the endpoint back into service.
     pub(crate) fn recover(&mut self, now: Instant) {
-        self.since = now;
+        (self.since, self.vain) = (now, 0);
         self.stage = Stage::Serving;
     }
 
@@ -92,8 +95,9 @@ impl Record {
     /// trials have now succeeded.
     ///
     /// After a trial that said nothing there is a pause, as long as the trial took and a
-    /// little more: or an endpoint that hangs, under callers who do not wait for long, would
-    /// get every call.
+    /// little more, which doubles each time up to the base period: or an endpoint that hangs,
+    /// under callers who do not wait for long, would get every call. After one that was pushed
+    /// back it is the base period, or as long as the endpoint asked.
     pub(crate) fn end_trial(
         &mut self,
         verdict: Verdict,
@@ -104,12 +108,21 @@ impl Record {
         let (until, passed) = match verdict {
             Verdict::Good => (now, passed.saturating_add(1)),
             Verdict::Unsent => (now, passed),
+            Verdict::PushedBack(asked) => {
+                let asked = asked.unwrap_or_default().min(health.max_ejection);
+                (now + asked.max(health.base_ejection), passed)
+            }
             Verdict::Bad | Verdict::Nothing => {
                 let took = now.saturating_duration_since(started);
-                let pause = took.saturating_add(health.base_ejection / 100);
+                let more = health.base_ejection * (1 << self.vain.min(7)) / 100;
+                self.vain = self.vain.saturating_add(1);
+                let pause = took.saturating_add(more.min(health.base_ejection));
                 (now + pause.min(health.max_ejection), passed)
             }
         };
+        if verdict == Verdict::Good {
+            self.vain = 0;
+        }
         self.stage = Stage::Out { until, passed };
         (until, passed >= health.trials_needed())
     }

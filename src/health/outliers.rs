@@ -17,9 +17,29 @@ use crate::{error::ConfigError, signals::Tally};
 ///
 /// With [`slower_than`](Self::slower_than), slow calls are judged in the same way.
 ///
+/// # How many failures that takes
+///
+/// The least number of failures in an interval that eject an endpoint whose peers have none, by
+/// the defaults, if each endpoint had so many calls:
+///
+/// | endpoints | 20 calls each | 50 | 100 | 300 |
+/// |---|---|---|---|---|
+/// | 2 | 12 | 13 | 14 | 31 |
+/// | 3 | 9 | 9 | 11 | 31 |
+/// | 10 | 5 | 6 | 11 | 31 |
+///
+/// So roughly ln(n / `false_ejections`) / ln n failures of n endpoints, and more than `margin` of
+/// the calls. Where calls are rare make the [interval](crate::Health::interval) longer, or allow
+/// more false ejections: the default of 0.0001 is at most one in a day of intervals of 10 s.
+///
+/// # Beside the other rules
+///
 /// [`max_ejected`](crate::Health::max_ejected) holds; periods and trials are those of other
-/// ejections. Mind that an endpoint that fails half of its calls passes every other trial: see
-/// [`trial_successes`](crate::Health::trial_successes).
+/// ejections. An endpoint that fails a share p of its calls passes k trials in a row with a
+/// chance of (1 - p)^k: for half of the calls, 5
+/// [`trial_successes`](crate::Health::trial_successes) leave a chance of 3 %.
+/// [`consecutive_failures`](crate::Health::consecutive_failures) goes on counting: by chance,
+/// 5 in a row come once in 400 calls at p = 30 %.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|

@@ -11,6 +11,14 @@ use crate::error::ConfigError;
 /// row is *ejected*: no call is sent to it for a period. When that is over, one call at a
 /// time *tries* it; a success brings it back, a failure begins a longer period.
 ///
+/// | the call that tries it | what follows |
+/// |---|---|
+/// | succeeds | it is back, or tried again if more [`trial_successes`](Self::trial_successes) are needed |
+/// | fails, or is dropped at [`drop_counts_after`](Self::drop_counts_after) or later | a longer period |
+/// | is pushed back | tried again after `base_ejection`, or when it said |
+/// | is neutral, or dropped earlier | tried again after a pause, from a hundredth of `base_ejection` on and doubling up to it |
+/// | could not be sent | tried again by the next call |
+///
 /// | setting | default | accepted |
 /// |---|---|---|
 /// | `consecutive_failures` | 5 | 1 to 2^29 - 1 |

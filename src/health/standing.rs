@@ -19,6 +19,8 @@ pub(crate) enum State {
     Ejected,
     /// No longer a member.
     Gone,
+    /// Out of service until active checks pass.
+    CheckedOut,
 }
 
 /// `period: 32 | failures: 29 | drained: 1 | state: 2`.
@@ -42,7 +44,8 @@ impl Word {
         match self.0 & STATE {
             0 => State::Serving,
             1 => State::Ejected,
-            _ => State::Gone,
+            2 => State::Gone,
+            _ => State::CheckedOut,
         }
     }
 
@@ -70,6 +73,7 @@ impl Word {
             State::Serving => 0,
             State::Ejected => 1,
             State::Gone => 2,
+            State::CheckedOut => 3,
         };
         Self((period << PERIOD) | (self.0 & DRAINED) | state)
     }
@@ -111,7 +115,7 @@ impl Standing {
         let word = self.load();
         let open = match word.state() {
             State::Serving => true,
-            State::Ejected => panic,
+            State::Ejected | State::CheckedOut => panic,
             State::Gone => false,
         };
         (open && !word.is_drained()).then(|| word.period())

@@ -35,6 +35,9 @@ pub struct AtFirstData;
 /// trial is tried by nobody else until the body of the call that tries it has ended, or for
 /// [`base_ejection`](crate::Health::base_ejection).
 ///
+/// For streams that are open for long, rather use [`AtFirstData`] beside
+/// [`PeakEwma`](crate::PeakEwma): their whole time would count as latency.
+///
 /// For `http::Response`. The response has another type of body, [`Tracked`].
 ///
 /// ```

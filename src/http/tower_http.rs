@@ -6,7 +6,7 @@ use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse};
 use super::{ClassifyBody, ClassifyEnd, Head};
 use crate::{classify::Classify, health::Outcome};
 
-/// Classifies by a [classifier of tower-http](tower_http::classify): what it calls a failure
+/// Classifies by a [classifier of tower-http 0.7](tower_http::classify): what it calls a failure
 /// is one, and everything else a success.
 ///
 /// Mind that `GrpcErrorsAsFailures` has every status but `OK` for a failure, also what

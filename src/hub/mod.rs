@@ -213,22 +213,15 @@ impl<T, P: Policy> Hub<T, P> {
         self.deadlines.is_due(now)
     }
 
-<<<<<<< HEAD
-    /// Returns when something is due at the door.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.deadlines.next()
-=======
     /// Returns when something is due at the door that was not due at an instant at which the
     /// call looked last: it may have been of no use to that call, and must hide nothing.
     pub(crate) fn next_due(&self, seen: Option<Instant>) -> Option<Instant> {
-        let due = self.due.load(Ordering::Acquire);
-        let due = (due != NEVER).then(|| self.origin + Duration::from_nanos(due))?;
+        let due = self.deadlines.next()?;
         let Some(seen) = seen.filter(|&seen| due <= seen) else { return Some(due) };
         let room = lock(&self.door);
         let publish = (room.gathered > 0).then(|| room.published + GATHER);
         let others = [publish, room.roster.next_move()].into_iter().flatten();
         others.filter(|&at| at > seen).chain(room.roster.next_trial_after(seen)).min()
->>>>>>> adversary5
     }
 
     /// Does what time has brought: moves capacities, compares endpoints with their peers,
@@ -333,69 +326,6 @@ impl<T, P: Policy> Hub<T, P> {
 
 type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
 
-<<<<<<< HEAD
-=======
-impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
-    fn limits(&self) -> Limits {
-        let health = &self.settings.health;
-        Limits { threshold: health.threshold(), drop_age: health.drop_age() }
-    }
-
-    fn release(&self, id: u64) {
-        if let Some(loads) = &self.loads {
-            loads.release(id);
-        }
-    }
-
-    fn push_back(
-        &self,
-        node: &NodeState,
-        period: Period,
-        began: Instant,
-        asked: Option<Duration>,
-        now: Instant,
-    ) {
-        let Some(overload) = self.settings.health.heeded_overload() else { return };
-        let is_news = || self.since_origin(began) >= node.deaf_until.load(Ordering::Relaxed);
-        if !is_news() {
-            return;
-        }
-        self.visit(now, |roster| {
-            let heard = is_news() && roster.push_back(node.id, period, asked, now);
-            if heard {
-                let until = self.since_origin(now + overload.deafness());
-                node.deaf_until.store(until, Ordering::Relaxed);
-            }
-            ((), health(heard))
-        });
-    }
-
-    fn eject(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.eject(id, period, now))));
-    }
-
-    fn recover(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.recover(id, period, now))));
-    }
-
-    fn answer_trial(&self, id: u64, period: Period, now: Instant) {
-        self.visit(now, |roster| (roster.answer_trial(id, period, now), Change::Nothing));
-        // When its place is free again is news for waiting calls.
-        self.bell.notify_waiters();
-    }
-
-    fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {
-        self.visit(now, |roster| ((), health(roster.end_trial(id, period, verdict, now))));
-        // Its place, or the time of the next trial, is news for waiting calls.
-        self.bell.notify_waiters();
-    }
-}
-
-const fn health(changed: bool) -> Change {
-    if changed { Change::Health } else { Change::Nothing }
-}
-
->>>>>>> adversary5
 impl<T, P: Policy> Drop for Hub<T, P> {
     /// Has everybody who listens notice.
     fn drop(&mut self) {

@@ -56,6 +56,8 @@ impl<T: Send + Sync, P: Policy> Door for Hub<T, P> {
 
     fn answer_trial(&self, id: u64, period: Period, now: Instant) {
         self.visit(now, |roster| (roster.answer_trial(id, period, now), Change::Nothing));
+        // When its place is free again is news for waiting calls.
+        self.bell.notify_waiters();
     }
 
     fn end_trial(&self, id: u64, period: Period, verdict: Verdict, now: Instant) {

@@ -157,9 +157,9 @@ impl InFlight {
         let (ending, verdict, sign) = match outcome {
             Outcome::Success => (Ending::Success, Verdict::Good, Sign::Success),
             Outcome::Failure => (Ending::Failure, Verdict::Bad, Sign::Failure),
-            Outcome::Overload => (Ending::Overload, Verdict::Nothing, Sign::Overload(None)),
+            Outcome::Overload => (Ending::Overload, Verdict::PushedBack(None), Sign::Overload),
             Outcome::OverloadFor(asked) => {
-                (Ending::Overload, Verdict::Nothing, Sign::Overload(Some(asked)))
+                (Ending::Overload, Verdict::PushedBack(Some(asked)), Sign::Overload)
             }
             Outcome::Neutral => (Ending::Neutral, Verdict::Nothing, Sign::Nothing),
         };
@@ -182,7 +182,7 @@ impl InFlight {
     #[inline]
     fn tell_of(&mut self, verdict: Verdict, sign: Sign) {
         self.stage = Stage::Closed;
-        if let Some(meter) = &self.node.meter {
+        if let Some(meter) = self.node.meter.as_ref().filter(|meter| meter.minds(sign)) {
             let now = Instant::now();
             // An outcome counts only in the period in which its call was admitted.
             let counts = self.node.standing.period() == self.period;
@@ -190,7 +190,7 @@ impl InFlight {
             meter.note(&self.node.pace, window, sign, self.age(now), now);
         }
         self.report(verdict);
-        if let Sign::Overload(asked) = sign {
+        if let Verdict::PushedBack(asked) = verdict {
             let (node, period, began) = (&self.node, self.period, self.started);
             self.at_door(|door, now| door.push_back(node, period, began, asked, now));
         }
@@ -212,7 +212,7 @@ impl InFlight {
                     door.eject(node.id, period, now);
                 }
             }),
-            Verdict::Good | Verdict::Nothing | Verdict::Unsent => {}
+            Verdict::Good | Verdict::Nothing | Verdict::PushedBack(_) | Verdict::Unsent => {}
         }
     }
 

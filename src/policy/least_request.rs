@@ -19,8 +19,8 @@ use crate::signals::Signals;
 ///
 /// In flight is whatever was sent and has not ended, and calls that wait for the endpoint to
 /// become ready. When a call ends: see [`Builder::ends`](crate::Builder::ends). An endpoint that
-/// fails at once holds few calls and so looks good; [`penalty`](Self::penalty) has its
-/// failures count.
+/// fails at once holds few calls and so looks good until it is ejected: where ejections are off, or
+/// limited, or failures come now and then, have failures count with [`penalty`](Self::penalty).
 ///
 /// Cost per pick: one `fetch_add`, a look-up for each choice, and one look at each
 /// candidate, whatever the number of endpoints. Cost per rebuild: O(n). Memory: at most 16
@@ -66,18 +66,17 @@ impl LeastRequest {
     }
 
     /// Looks at every endpoint, rather than at a few: O(n) per pick. Of equal ones each
-    /// is taken in proportion to its weight.
+    /// is taken in proportion to its weight. An idle endpoint is preferred to all that hold a
+    /// call, also one that starts slowly.
     pub const fn full_scan(mut self) -> Self {
         self.choices = None;
         self
     }
 
-    /// Has each failed or pushed-back call count as one in flight, for a while: the number
-    /// fades to 1/e in this time, and is rounded. Default: none.
-    ///
-    /// Takes one clock reading for each call that ends.
+    /// Sets for how long each failed or pushed-back call counts as one in flight: the number fades to 1/e in
+    /// this time, and is rounded. 10 s suits most. Default: zero, it does not.
     pub const fn penalty(mut self, decay: Duration) -> Self {
-        self.penalty = Some(decay);
+        self.penalty = if decay.is_zero() { None } else { Some(decay) };
         self
     }
 

@@ -22,7 +22,9 @@ use crate::signals::Signals;
 ///
 /// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
 /// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
-/// as less than the present estimate. Before any call has succeeded each failure doubles the
+/// as less than the present estimate. And for a while it counts as one call more in flight: or
+/// under many callers, who hold dozens of calls elsewhere, an endpoint that holds none because
+/// it fails at once would be the cheaper one still. Before any call has succeeded each failure doubles the
 /// cost, up to 10 s. A call that was dropped counts as no less than it took, and
 /// never lowers anything.
 ///
@@ -126,7 +128,8 @@ impl CostTable {
     fn score(&self, turn: &Turn<'_>, place: usize) -> Cost {
         let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
         let weight = self.draws.span(place).1 as f64;
-        let calls = turn.in_flight(index) as f64 * self.greatest / weight + 1.0;
+        let calls = turn.in_flight(index).saturating_add(turn.failures(index));
+        let calls = calls as f64 * self.greatest / weight + 1.0;
         Cost { reluctant: !turn.welcomes(index), cost: turn.cost(index) * calls }
     }
 }

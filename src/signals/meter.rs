@@ -107,6 +107,9 @@ impl Meter {
 
     /// Returns how many failed calls count as load still.
     pub(crate) fn failures(&self, pace: &Pace, now: Instant) -> u64 {
+        if pace.failures.is_nothing() {
+            return 0;
+        }
         pace.failures.at(self.since_origin(now), self.decay).round() as u64
     }
 
@@ -125,13 +128,25 @@ impl Meter {
         }
         let Some(signals) = self.signals else { return };
         let now = self.since_origin(now);
-        match signals.kind {
-            Kind::Latency => self.note_latency(pace, sign, took as f64, now, signals.penalty),
-            Kind::Failures if matches!(sign, Sign::Failure | Sign::Overload(_)) => {
-                pace.failures.update(now, self.decay, |left| left + 1.0);
-            }
-            Kind::Failures => {}
+        if self.is_load(sign) {
+            pace.failures.update(now, self.decay, |left| left + 1.0);
         }
+        if signals.kind == Kind::Latency {
+            self.note_latency(pace, sign, took as f64, now, signals.penalty);
+        }
+    }
+
+    /// Returns whether such a call counts as load for a while. Beside latency a push-back does
+    /// not: it is slow already, and the capacity sinks.
+    fn is_load(&self, sign: Sign) -> bool {
+        let pushed_back = sign == Sign::Overload && !self.has_latency();
+        sign == Sign::Failure || pushed_back
+    }
+
+    /// Returns whether the end of such a call is measured: else nobody need read a clock.
+    #[inline]
+    pub(crate) fn minds(&self, sign: Sign) -> bool {
+        self.watches || self.is_load(sign) || self.has_latency()
     }
 
     fn note_latency(
@@ -159,7 +174,7 @@ impl Meter {
                 self.peak.raise_by_far(took, now, self.decay);
             }
             // For how long an endpoint wants less is its capacity's business.
-            Sign::Failure | Sign::Overload(_) => raise(penalty()),
+            Sign::Failure | Sign::Overload => raise(penalty()),
             // It would have taken longer than that.
             Sign::Dropped if took > estimate() => raise(took),
             Sign::Dropped | Sign::Nothing => {}
@@ -312,12 +327,12 @@ mod tests {
         let bench = bench();
         let pace = bench.pace();
         bench.end(&pace, Sign::Success, SECOND);
-        for sign in [Sign::Failure, Sign::Overload(None), Sign::Dropped, Sign::Nothing] {
+        for sign in [Sign::Failure, Sign::Overload, Sign::Dropped, Sign::Nothing] {
             let before = bench.cost(&pace);
             bench.end(&pace, sign, Duration::ZERO);
             assert!(bench.cost(&pace) >= before, "{sign:?}");
         }
-        bench.end(&pace, Sign::Overload(Some(60 * SECOND)), Duration::ZERO);
+        bench.end(&pace, Sign::Overload, Duration::ZERO);
         assert!(near(bench.cost(&pace), 5_000.0 * MS));
         bench.end(&pace, Sign::Dropped, 90 * SECOND);
         assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");

@@ -70,8 +70,7 @@ fn within(decay: Duration) -> Duration {
 pub(crate) enum Sign {
     Success,
     Failure,
-    /// Pushed back; perhaps with a time to wait.
-    Overload(Option<Duration>),
+    Overload,
     /// Dropped too early to be a failure.
     Dropped,
     Nothing,

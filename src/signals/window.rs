@@ -38,7 +38,7 @@ impl Window {
                 }
             }
             Sign::Failure => more(&self.failed, 1),
-            Sign::Overload(_) | Sign::Dropped | Sign::Nothing => {}
+            Sign::Overload | Sign::Dropped | Sign::Nothing => {}
         }
     }
 

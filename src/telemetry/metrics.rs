@@ -27,10 +27,10 @@ use crate::{
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `counterpoise_calls_total` | counter | `balancer`, `endpoint`, `outcome` (success, failure, overload, neutral, dropped) |
-/// | `counterpoise_ejections_total` | counter | `balancer`, `endpoint` |
+/// | `counterpoise_ejections_total` (for calls, not by checks) | counter | `balancer`, `endpoint` |
 /// | `counterpoise_in_flight` | gauge | `balancer`, `endpoint` |
 /// | `counterpoise_effective_weight` | gauge | `balancer`, `endpoint` |
-/// | `counterpoise_endpoints` | gauge | `balancer`, `state` (serving, unready, drained, ejected, on trial, kept) |
+/// | `counterpoise_endpoints` | gauge | `balancer`, `state` (serving, unready, drained, ejected, on_trial, kept) |
 /// | `counterpoise_waiting` | gauge | `balancer` |
 /// | `counterpoise_panic` | gauge, 0 or 1 | `balancer` |
 /// | `counterpoise_discovery_errors_total` | counter | `balancer` |
@@ -113,7 +113,10 @@ impl Metrics {
         let balancer = &self.balancer;
         for state in STATES {
             let count = stats.endpoints.iter().filter(|endpoint| endpoint.state == state).count();
-            let labels = [("balancer", balancer.clone()), ("state", state.to_string().into())];
+            let labels = [
+                ("balancer", balancer.clone()),
+                ("state", state.to_string().replace(' ', "_").into()),
+            ];
             gauge!("counterpoise_endpoints", &labels).set(count as f64);
         }
         let labels = [("balancer", balancer.clone())];

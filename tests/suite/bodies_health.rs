@@ -183,7 +183,7 @@ async fn a_trial_whose_body_takes_long_holds_its_place_for_a_base_period() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_with_a_bad_head_is_over_at_once() {
-    for (status, pause) in [(500, 20_000), (429, 100)] {
+    for (status, pause) in [(500, 20_000), (429, 10_000)] {
         let mut bed = bed(&["a", "b"], eject1()).await;
         bed.make_due().await;
         let body: Followed = bed.call(reply(status, Script::new("dd"))).await.unwrap();

@@ -234,10 +234,11 @@ async fn limits_and_panic_hold_for_both() {
     let (mut bed, doctor) = self::bed(eject3(), checks).await;
     doctor.finds_all(Ill::Error);
     pass(5).await;
-    assert_eq!(bed.route(1).await.len(), 1, "health is ignored");
-    assert_eq!(bed.balance.stats().counts.ejected, 2, "a success brings it back");
-    pass(2).await;
-    assert_eq!(bed.balance.stats().counts.ejected, 3, "until its next check");
+    assert_eq!(bed.route(9).await.len(), 9, "health is ignored");
+    assert_eq!(bed.balance.stats().counts.ejected, 3, "calls bring nobody back");
+    doctor.finds("b", None);
+    pass(3).await;
+    assert_eq!(bed.route(3).await, "bbb");
 }
 
 #[tokio::test(start_paused = true)]

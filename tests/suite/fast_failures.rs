@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use counterpoise::{Builder, Health, PeakEwma};
-use tokio::time::sleep;
+use counterpoise::{Balance, Builder, Health, LeastRequest, PeakEwma, Pick};
+use futures::future::join_all;
+use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};
 
 use crate::{
@@ -36,6 +37,36 @@ async fn share_of_failing(seed: u64, one_in: u64, peak: u32) -> (usize, usize) {
         sleep(Duration::from_millis(10)).await;
     }
     (sites["b"].calls(), calls)
+}
+
+/// Has so many callers call without a pause for ten seconds; `b` fails at once, and the others
+/// take five milliseconds. Returns how many calls `b` gets in a thousand.
+async fn share_of_failing_under<P: Pick<()>>(callers: usize, policy: P) -> usize {
+    let sites = Sites::new(&NAMES);
+    let builder = Builder::new().health(Health::off()).seed(7).starting_at(0);
+    let balance = builder.balance(sites.list(&NAMES), policy).unwrap();
+    settle().await;
+    ["a", "c"].iter().for_each(|name| sites[name].act(Act::After(5 * MILLISECOND)));
+    sites["b"].act(Act::FailAfter(MILLISECOND / 10));
+    let end = Instant::now() + Duration::from_secs(10);
+    let call = |mut balance: Balance<_, P>| async move {
+        while Instant::now() < end {
+            let _failed = balance.ready().await.unwrap().call(()).await;
+        }
+    };
+    join_all((0..callers).map(|_| call(balance.clone()))).await;
+    let all: usize = NAMES.iter().map(|name| sites[name].calls()).sum();
+    1_000 * sites["b"].calls() / all
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_calls_the_others_hold_failure_attracts_nobody() {
+    for callers in [1, 8, 32, 128] {
+        let fewest = LeastRequest::new().penalty(Duration::from_secs(10));
+        let ewma = share_of_failing_under(callers, PeakEwma::new()).await;
+        let least = share_of_failing_under(callers, fewest).await;
+        assert!(ewma < 30 && least < 30, "{ewma} and {least} of 1,000, {callers} callers");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,6 +50,8 @@ struct Member {
     failures: u32,
     /// Until when it is out, if it is.
     out: Option<Instant>,
+    /// Trials in a row that said nothing.
+    vain: u32,
 }
 
 struct Model {
@@ -104,16 +106,19 @@ impl Model {
         let (trial, room) = (self.due() == Some(key), self.ejected() < self.limit());
         let (now, member) = (Instant::now(), self.member(key).unwrap());
         match act {
-            Act::Ok => (member.failures, member.out) = (0, None),
-            Act::Err if trial => member.out = Some(now + PERIOD),
+            Act::Ok => (member.failures, member.out, member.vain) = (0, None, 0),
+            Act::Err if trial => (member.out, member.vain) = (Some(now + PERIOD), 0),
             Act::Err if member.out.is_some() => {}
             Act::Err => {
                 member.failures += 1;
                 if member.failures >= THRESHOLD && room {
-                    (member.failures, member.out) = (0, Some(now + PERIOD));
+                    (member.failures, member.out, member.vain) = (0, Some(now + PERIOD), 0);
                 }
             }
-            _ if trial => member.out = Some(now + PERIOD / 100),
+            _ if trial => {
+                member.out = Some(now + (PERIOD * (1 << member.vain.min(7)) / 100).min(PERIOD));
+                member.vain += 1;
+            }
             _ => {}
         }
     }
@@ -121,7 +126,7 @@ impl Model {
     fn announced(&mut self, key: &'static str, weight: u32) {
         match self.member(key) {
             Some(member) => member.weight = weight,
-            None => self.members.push(Member { key, weight, failures: 0, out: None }),
+            None => self.members.push(Member { key, weight, failures: 0, out: None, vain: 0 }),
         }
     }
 
@@ -129,7 +134,7 @@ impl Model {
         while self.ejected() > self.limit() {
             let Some(soonest) = self.soonest_back() else { return };
             let member = self.member(soonest.key).unwrap();
-            (member.failures, member.out) = (0, None);
+            (member.failures, member.out, member.vain) = (0, None, 0);
         }
     }
 

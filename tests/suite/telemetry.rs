@@ -132,7 +132,7 @@ impl Visit for Line {
 
 impl Subscriber for Notes {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("counterpoise")
+        metadata.target() == "counterpoise"
     }
 
     fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
@@ -172,7 +172,7 @@ fn events_are_logged() {
     let want = [
         "INFO endpoint joined endpoint=a weight=1",
         "INFO endpoint joined endpoint=b weight=1",
-        "INFO endpoint ejected endpoint=b returns_in=Some(10s) cause=ConsecutiveFailures",
+        "WARN endpoint ejected endpoint=b returns_in=Some(10s) cause=ConsecutiveFailures",
         "DEBUG endpoint on trial endpoint=b",
         "INFO endpoint recovered endpoint=b",
         "INFO endpoint left endpoint=b",

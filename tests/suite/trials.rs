@@ -11,7 +11,8 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, EndpointState, Health, Outcome, RoundRobin, discover,
+    Balance, Builder, Classify, Direct, Endpoint, EndpointState, Health, Outcome, RoundRobin,
+    discover,
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -93,7 +94,7 @@ async fn the_place_of_a_trial_is_given_back_when_its_call_is_dropped_young() {
         drop(trial);
         assert_eq!(bed.state("b"), EndpointState::Ejected);
         // A pause, so that an endpoint that hangs does not get every call.
-        let pause = Duration::from_millis(100);
+        let pause = (SECOND / 10 * (1 << (round - 1).min(7))).min(10 * SECOND);
         assert_eq!(bed.stats("b").returns_in, Some(pause));
         advance(pause).await;
     }
@@ -122,18 +123,54 @@ async fn a_trial_whose_service_panics_has_failed() {
     assert_eq!(bed.stats("b").in_flight, 0);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_trial_that_says_nothing_is_followed_by_another() {
-    for outcome in [Outcome::Neutral, Outcome::Overload] {
-        let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
-        let mut bed = Bed::build(&["a", "b"], builder).await;
-        bed.eject("b").await;
-        bed.sites["b"].act(Act::Reject);
-        advance(10 * SECOND).await;
-        for _ in 0..5 {
-            assert_eq!(bed.route(3).await, "baa", "{outcome:?}");
-            advance(SECOND / 10).await;
+/// An endpoint that is due for a trial, and refuses: with this outcome.
+async fn refusing(
+    outcome: Outcome,
+) -> Bed<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send> {
+    let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
+    let mut bed = Bed::build(&["a", "b"], builder).await;
+    bed.eject("b").await;
+    bed.sites["b"].act(Act::Reject);
+    advance(10 * SECOND).await;
+    bed
+}
+
+/// Makes a call every hundred milliseconds; returns after how many each call to `b` came.
+async fn gaps(
+    calls: usize,
+    bed: &mut Bed<impl Classify<Answer, Broken> + Clone + Send + 'static>,
+) -> Vec<usize> {
+    let (mut gaps, mut gap) = (Vec::new(), 0);
+    for _ in 0..calls {
+        gap += 1;
+        if bed.route(1).await == "b" {
+            gaps.push(std::mem::take(&mut gap));
         }
+        advance(SECOND / 10).await;
+    }
+    gaps
+}
+
+#[tokio::test(start_paused = true)]
+async fn trials_that_say_nothing_come_ever_more_rarely() {
+    let mut bed = refusing(Outcome::Neutral).await;
+    // A hundredth of the period, then twice as long each time, up to the whole.
+    assert_eq!(gaps(500, &mut bed).await, [1, 1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
+    assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Ejected, 1));
+    bed.sites["b"].act(Act::Ok);
+    gaps(100, &mut bed).await;
+    assert_eq!(bed.state("b"), EndpointState::Serving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_is_pushed_back_is_followed_by_another_when_it_was_asked_to() {
+    let hour = 3_600 * SECOND;
+    for (asked, want) in
+        [(None, 100), (Some(2 * SECOND), 100), (Some(25 * SECOND), 250), (Some(hour), 3_000)]
+    {
+        let outcome = asked.map_or(Outcome::Overload, Outcome::OverloadFor);
+        let mut bed = refusing(outcome).await;
+        assert_eq!(gaps(3_500, &mut bed).await[..2], [1, want], "{asked:?}");
         assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Ejected, 1));
     }
 }

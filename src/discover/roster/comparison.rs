@@ -88,7 +88,7 @@ impl<T> Roster<T> {
         // A trial that is going on has lost its place.
         self.records[i].record.end_trial(Verdict::Unsent, now, &self.health);
         self.records[i].checked_out = true;
-        self.nodes[i].state.standing.enter(State::Ejected);
+        self.nodes[i].state.standing.enter(State::CheckedOut);
         self.members[i].healthy = false;
         self.tally.ejected += usize::from(open && healthy);
         self.note_ejected(i, None, Cause::Checks);
@@ -102,6 +102,7 @@ impl<T> Roster<T> {
         self.records[i].checked_out = false;
         if let Some(until) = self.records[i].waits_until() {
             // Its own calls have failed, too: they decide.
+            self.nodes[i].state.standing.enter(State::Ejected);
             if self.members[i].is_open() {
                 self.queue.insert((until, self.members[i].id));
             }
