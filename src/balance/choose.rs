@@ -113,7 +113,7 @@ impl<T, P: Policy> Hub<T, P> {
         }
         let held = self.loads.as_ref().map(Loads::lock);
         let open = |index| {
-            let has_room = held.as_ref().is_none_or(|held| has_room(&snapshot, held, index));
+            let has_room = held.as_ref().is_none_or(|held| has_room_to_try(&snapshot, held, index));
             has_room && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
         };
         let table = snapshot.table.as_ref()?;
@@ -264,7 +264,10 @@ impl<T, P: Policy> Hub<T, P> {
         let id = guard.node().id;
         let index = snapshot.nodes.iter().position(|node| node.state.id == id);
         let mut held = loads.lock();
-        let taken = index.is_some_and(|index| has_room(&snapshot, &held, index));
+        let taken = index.is_some_and(|index| match guard.is_trial() {
+            true => has_room_to_try(&snapshot, &held, index),
+            false => has_room(&snapshot, &held, index),
+        });
         if taken {
             held.add(id);
             guard.set_bounded();
@@ -323,14 +326,20 @@ fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
     node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
 }
 
-/// Returns whether a member may hold one more call. One that is ejected has no share yet, and
-/// gets one call to try it.
+/// Returns whether a member may hold one more call: with no share, if it holds none.
 fn has_room<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
     let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
     snapshot.nodes.get(index).is_some_and(|node| match share {
         0.0 => held.is_idle(node.state.id),
         share => held.has_room(node.state.id, share),
     })
+}
+
+/// Returns whether a member may hold the call that tries it. One that is ejected has no share, and
+/// gets that one call, whatever it holds from before: that may last for long.
+fn has_room_to_try<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
+    let has_share = snapshot.shares.get(index).is_some_and(|&share| share > 0.0);
+    !has_share || has_room(snapshot, held, index)
 }
 
 /// Returns how a member stands to a call that avoids nobody.

@@ -99,6 +99,11 @@ impl InFlight {
         }
     }
 
+    /// Returns whether the call tries an ejected endpoint.
+    pub(crate) const fn is_trial(&self) -> bool {
+        self.trial
+    }
+
     /// Tells in which period, and with which service, the endpoint was chosen.
     pub(crate) const fn occasion(&self) -> Occasion {
         (self.period, self.version)

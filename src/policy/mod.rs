@@ -38,7 +38,38 @@ use crate::signals::Signals;
 
 /// Compiles what its picks need to know of the members.
 ///
-/// See `examples/custom_policy.rs` for a whole policy. One that wraps another should forward
+/// ```
+/// use counterpoise::{Choice, Pick, Policy, Signals, Turn, View};
+/// use std::time::Duration;
+///
+/// /// Of two endpoints at random, the one that is expected to answer sooner.
+/// struct Sooner;
+///
+/// impl Policy for Sooner {
+///     type Table = ();
+///
+///     // Called for each change of the set: of members, weights, capacities or health.
+///     fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+///
+///     fn signals(&self) -> Option<Signals> {
+///         Some(Signals::latency(Duration::from_secs(10)))
+///     }
+/// }
+///
+/// impl<Req: ?Sized> Pick<Req> for Sooner {
+///     fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
+///         let place = turn.random_below(turn.eligible().len() as u64) as usize;
+///         // Indexes are those of `View::members`; eligible are those that may be picked.
+///         let pair = turn.eligible().iter().cycle().skip(place).take(2);
+///         let cost = |&&index: &&u32| {
+///             turn.latency(index as usize) * (turn.in_flight(index as usize) as u32 + 1)
+///         };
+///         pair.min_by_key(cost).map_or(Choice::Any, |&index| Choice::Member(index as usize))
+///     }
+/// }
+/// ```
+///
+/// See `examples/custom_policy.rs` for one whose table matters. One that wraps another should forward
 /// the provided methods too, here and of [`Pick`], or the inner one's costs, bounds and claims
 /// are lost.
 pub trait Policy: Send + Sync + 'static {

@@ -135,6 +135,8 @@ impl<'a> Turn<'a> {
 
     /// Returns the moving latency of the member at this index, as [`PeakEwma`](crate::PeakEwma)
     /// sees it; zero unless the policy asks for it by [`Policy::signals`](crate::Policy::signals).
+    /// Without any evidence it is the mean of all calls of the set that succeeded; before the first
+    /// of those, a millisecond.
     /// Cost: O(1).
     #[must_use]
     pub fn latency(&self, index: usize) -> Duration {

@@ -43,12 +43,15 @@ impl Window {
     }
 
     /// Returns the window, and begins the next one.
+    ///
+    /// Calls end meanwhile: one may be a success in one window and slow in the other.
     pub(crate) fn take(&self) -> Tally {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        let successes = take(&self.successes);
         Tally {
-            successes: take(&self.successes),
+            successes,
             failures: take(&self.failed),
-            slow: take(&self.slow),
+            slow: take(&self.slow).min(successes),
             spent: take(&self.spent),
         }
     }

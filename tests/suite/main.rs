@@ -3,10 +3,12 @@
 //! Tests named `b01_…` are cases that went wrong in other load balancers.
 
 mod adversary_affinity;
+mod adversary_capacity;
 mod adversary_checks;
 mod adversary_costly;
 mod adversary_lifetime;
 mod adversary_limits;
+mod adversary_load;
 mod adversary_waiting;
 mod adversary_weights;
 mod basics;
