@@ -156,6 +156,8 @@ impl Subscriber for Notes {
 
 #[test]
 fn events_are_logged() {
+    // While there is only one, tests on other threads would decide for it who is heard.
+    let _other = tracing::Dispatch::new(Notes::default());
     let notes = Notes::default();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
