@@ -8,6 +8,7 @@ mod future;
 mod layer;
 mod look;
 mod patience;
+mod room;
 mod service;
 mod waiting;
 
