@@ -1,12 +1,6 @@
 //! Bounded load: who may hold one more call.
 
-use crate::{
-    bounds::{Held, Loads},
-    hub::Hub,
-    in_flight::InFlight,
-    policy::Policy,
-    snapshot::Snapshot,
-};
+use crate::{bounds::Held, hub::Hub, in_flight::InFlight, policy::Policy, snapshot::Snapshot};
 
 impl<T, P: Policy> Hub<T, P> {
     /// Takes room for a call that waited, which holds none; returns whether there was any.
