@@ -14,6 +14,10 @@ pub(crate) struct Window {
     spent: AtomicU64,
 }
 
+/// No call counts as longer in the sum, or streams that end together, all weeks old, would overflow
+/// it: a million of these fit. 4.9 hours.
+const LONGEST: u64 = 1 << 44;
+
 /// The calls that have ended since the window began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -32,7 +36,7 @@ impl Window {
         match sign {
             Sign::Success => {
                 more(&self.successes, 1);
-                more(&self.spent, took);
+                more(&self.spent, took.min(LONGEST));
                 if took > slow_from {
                     more(&self.slow, 1);
                 }
@@ -54,5 +58,20 @@ impl Window {
             slow: take(&self.slow).min(successes),
             spent: take(&self.spent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_took_years_do_not_overflow() {
+        let window = Window::default();
+        for _ in 0..10_000 {
+            window.note(Sign::Success, u64::MAX, 1);
+        }
+        let tally = window.take();
+        assert_eq!((tally.spent / tally.successes, tally.slow), (LONGEST, 10_000));
     }
 }

@@ -1,11 +1,12 @@
 //! Attacks on capacities: many ramps at once, capacities that nearly vanish, retries, bounds and
 //! trials beside them, and calls that wait while steps are due.
 
-use std::any::type_name;
+use std::{any::type_name, time::Duration};
 
 use counterpoise::{
-    Attempts, Builder, EndpointState, Health, Maglev, Outliers, Pick, Rendezvous, RingHash,
-    RoundRobin, SlowStart, SmoothWeighted, Structure, discover,
+    Attempts, Builder, EndpointState, Health, LatencyWeights, LeastRequest, Maglev, Outcome,
+    Outliers, Pick, Rendezvous, RingHash, RoundRobin, SlowStart, SmoothWeighted, Structure,
+    discover,
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -13,8 +14,9 @@ use tokio_test::task;
 use tower::Service;
 
 use crate::{
+    adversary_events::Dice,
     adversary_waiting::{attend, over},
-    bed::{MILLISECOND, SECOND, eject1},
+    bed::{MILLISECOND, SECOND, eject1, refusals},
     fleet::{Fleet, Job, KEY, KeyedBy, Sharing, each_policy},
     keyed_bed::{self, KeyedBed},
     probes::{Compiles, Gate, Probe, call, name},
@@ -229,5 +231,78 @@ async fn a_waiting_call_does_not_spin_while_steps_are_due_often() {
         assert!(a.polls() + b.polls() <= 8, "{} {}", a.polls(), b.polls());
         a.turn(Gate::Open);
         assert!(attend(&mut waiting).await.unwrap().is_ok());
+    }
+}
+
+/// A set of more than 256, whose transitions are gathered: after anything has happened to it, and
+/// some quiet time with calls, everybody is back with the whole weight, and nothing is due.
+async fn recovers<P: Pick<()>>(policy: P, seed: u64) {
+    const N: usize = 300;
+    let names: Vec<_> = (0..N).map(|n| name("large", n)).collect();
+    let sites: Vec<_> = names.iter().map(|&name| Site::new(name)).collect();
+    let (handle, changes) = discover::channel();
+    let announce = |n: usize, weight| handle.insert(names[n], sites[n].endpoint().weight(weight));
+    (0..N).for_each(|n| announce(n, 1));
+    let health = eject1()
+        .max_ejection(20 * SECOND)
+        .slow_start(SlowStart::new(SECOND))
+        .outliers(Outliers::new().min_calls(1))
+        .latency_weights(LatencyWeights::new().min_calls(1))
+        .interval(SECOND / 2);
+    let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));
+    let mut balance = builder.seed(seed).starting_at(seed).balance(changes, policy).unwrap();
+    settle().await;
+    let dice = Dice::seeded(seed);
+    let mut running = Vec::new();
+    for _ in 0..1_500 {
+        let n = dice.roll(N as u64) as usize;
+        match dice.roll(16) {
+            0 => sites[n].act(Act::Ok),
+            1 => sites[n].act(Act::Err),
+            2 => sites[n].act(Act::Reject),
+            3 => sites[n].act(Act::FailAfter(SECOND)),
+            4 => drop(balance.set_capacity(names[n], dice.roll(4) as f64 / 3.0)),
+            5 => announce(n, dice.roll(3) as u32),
+            6 => handle.remove(&names[n]),
+            7 => settle().await,
+            8 => advance(Duration::from_millis(1 << dice.roll(12))).await,
+            9 => advance(Duration::from_micros(1 << dice.roll(14))).await,
+            10 => running.push(balance.call(())),
+            11 => drop(running.pop()),
+            _ => drop(balance.call(()).now_or_never()),
+        }
+    }
+    running.clear();
+    for n in 0..N {
+        sites[n].act(Act::Ok);
+        announce(n, 1);
+        let _ = balance.set_capacity(names[n], 1.0);
+    }
+    settle().await;
+    for name in &names {
+        let _ = balance.set_capacity(name, 1.0);
+    }
+    // The longest period, the ramp after it, and a push-back's time are long over then.
+    for _ in 0..1_200 {
+        advance(SECOND / 20).await;
+        call(&mut balance).await.unwrap();
+    }
+    let quiet = balance.stats();
+    for endpoint in &quiet.endpoints {
+        let is_well = endpoint.state == EndpointState::Serving && endpoint.effective_weight == 1.0;
+        assert!(is_well && endpoint.in_flight == 0, "seed {seed}: {endpoint:?}");
+    }
+    for _ in 0..20 {
+        advance(SECOND).await;
+        call(&mut balance).await.unwrap();
+    }
+    assert_eq!(balance.stats().generation, quiet.generation, "seed {seed}: nothing moves");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_set_comes_back_whole_whatever_has_happened() {
+    for seed in 0..6 {
+        recovers(RoundRobin::new(), seed).await;
+        recovers(LeastRequest::new(), seed).await;
     }
 }

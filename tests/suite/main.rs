@@ -6,6 +6,7 @@ mod adversary_affinity;
 mod adversary_capacity;
 mod adversary_checks;
 mod adversary_costly;
+mod adversary_events;
 mod adversary_lifetime;
 mod adversary_limits;
 mod adversary_load;
