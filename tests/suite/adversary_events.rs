@@ -23,7 +23,7 @@ use tower::Service;
 
 use crate::{
     bed::{MILLISECOND, SECOND, eject1, refusals},
-    probes::{call, name},
+    probes::call,
     support::{Act, Answer, Broken, Site, settle},
 };
 
