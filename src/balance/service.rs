@@ -102,7 +102,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     }
 
     /// Returns a future that asks the endpoints how they are, beside the calls, and ejects those
-    /// that are not well: to be spawned. See [`checks`](crate::checks).
+    /// that are not well: to be spawned. See [`checks`].
     ///
     /// It ends with the last service and layer of the balancer.
     ///
