@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{InFlight, Stage};
 use crate::{
     health::Outcome,
@@ -30,7 +32,7 @@ impl InFlight {
     pub(crate) fn answer(&self) {
         if self.trial {
             let (id, period) = (self.node.id, self.period);
-            self.at_door(|door, now| door.answer_trial(id, period, now));
+            self.at_door(|door| door.answer_trial(id, period, Instant::now()));
         }
     }
 

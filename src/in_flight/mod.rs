@@ -1,12 +1,12 @@
 //! The guard of one call: what it reports, however the call ends.
 //!
-//! The clock of the way out is read here, and only when the end matters to health: a
+//! The clock of the way out is read here, once, and only when the end matters to health: a
 //! guard's drop has no other place for it.
 
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
 mod bodies;
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::LazyCell, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -35,6 +35,9 @@ pub(crate) struct InFlight {
 
 /// A period and a version of the service: what a call avoids, it avoids on that occasion.
 pub(crate) type Occasion = (Period, u32);
+
+/// The clock of one end: read when somebody asks first.
+type Clock = LazyCell<Instant>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -168,7 +171,7 @@ impl InFlight {
             }
             Outcome::Neutral => (Ending::Neutral, Verdict::Nothing, Sign::Nothing),
         };
-        self.tell_of(verdict, sign);
+        self.tell_of(verdict, sign, &Clock::new(Instant::now));
         ending
     }
 
@@ -180,41 +183,41 @@ impl InFlight {
     #[inline]
     fn end(&mut self, ending: Ending, verdict: Verdict, sign: Sign) {
         self.node.counters.end(ending);
-        self.tell_of(verdict, sign);
+        self.tell_of(verdict, sign, &Clock::new(Instant::now));
     }
 
     /// Tells health and pace what the call has shown.
     #[inline]
-    fn tell_of(&mut self, verdict: Verdict, sign: Sign) {
+    fn tell_of(&mut self, verdict: Verdict, sign: Sign, clock: &Clock) {
         self.stage = Stage::Closed;
         if let Some(meter) = self.node.meter.as_ref().filter(|meter| meter.minds(sign)) {
-            let now = Instant::now();
+            let now = **clock;
             // An outcome counts only in the period in which its call was admitted.
             let counts = self.node.standing.period() == self.period;
             let window = counts.then_some(&self.node.window);
             meter.note(&self.node.pace, window, sign, self.age(now), now);
         }
-        self.report(verdict);
+        self.report(verdict, clock);
         if let Verdict::PushedBack(asked) = verdict {
             let (node, period, began) = (&self.node, self.period, self.started);
-            self.at_door(|door, now| door.push_back(node, period, began, asked, now));
+            self.at_door(|door| door.push_back(node, period, began, asked, **clock));
         }
     }
 
     #[inline]
-    fn report(&self, verdict: Verdict) {
+    fn report(&self, verdict: Verdict, clock: &Clock) {
         let (node, period) = (&self.node, self.period);
         if self.trial {
-            self.at_door(|door, now| door.end_trial(node.id, period, verdict, now));
+            self.at_door(|door| door.end_trial(node.id, period, verdict, **clock));
             return;
         }
         match verdict {
             Verdict::Good if node.standing.success(period) => {
-                self.at_door(|door, now| door.recover(node.id, period, now));
+                self.at_door(|door| door.recover(node.id, period, **clock));
             }
-            Verdict::Bad => self.at_door(|door, now| {
+            Verdict::Bad => self.at_door(|door| {
                 if node.standing.failure(period, door.limits().threshold) {
-                    door.eject(node.id, period, now);
+                    door.eject(node.id, period, **clock);
                 }
             }),
             Verdict::Good | Verdict::Nothing | Verdict::PushedBack(_) | Verdict::Unsent => {}
@@ -223,13 +226,14 @@ impl InFlight {
 
     /// Ends a call that nobody waited for to its end.
     fn abandon(&mut self) {
-        let mut end = (Verdict::Nothing, Sign::Dropped);
-        self.at_door(|door, now| {
-            if self.age(now) >= door.limits().drop_age {
-                end = (Verdict::Bad, Sign::Failure);
+        let (clock, mut shown) = (Clock::new(Instant::now), (Verdict::Nothing, Sign::Dropped));
+        self.at_door(|door| {
+            if self.age(*clock) >= door.limits().drop_age {
+                shown = (Verdict::Bad, Sign::Failure);
             }
         });
-        self.end(Ending::Dropped, end.0, end.1);
+        self.node.counters.end(Ending::Dropped);
+        self.tell_of(shown.0, shown.1, &clock);
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -237,9 +241,9 @@ impl InFlight {
     }
 
     /// Does something at the door, if the balancer still exists.
-    fn at_door(&self, work: impl FnOnce(&dyn Door, Instant)) {
+    fn at_door(&self, work: impl FnOnce(&dyn Door)) {
         if let Some(door) = self.node.door.upgrade() {
-            work(&*door, Instant::now());
+            work(&*door);
         }
     }
 }
@@ -251,7 +255,9 @@ impl Drop for InFlight {
         self.give_room_back();
         match self.stage {
             Stage::Closed => {}
-            Stage::Chosen if self.trial => self.report(Verdict::Unsent),
+            Stage::Chosen if self.trial => {
+                self.report(Verdict::Unsent, &Clock::new(Instant::now));
+            }
             Stage::Chosen => {}
             Stage::Running => self.abandon(),
             Stage::Inside => self.end(Ending::Failure, Verdict::Bad, Sign::Failure),

@@ -15,8 +15,8 @@ struct Drawn<const N: usize> {
 }
 
 impl<const N: usize> Drawn<N> {
-    /// Draws one more candidate: each that is left has a chance in proportion to its weight.
-    fn draw(&mut self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
+    /// Draws a candidate: each that is left has a chance in proportion to its weight.
+    fn draw(&self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
         let mut number = random(self.left);
         // Numbers of those who are drawn are stepped over.
         for &(start, width) in &self.spans[..self.count] {
@@ -25,19 +25,16 @@ impl<const N: usize> Drawn<N> {
             }
             number += width;
         }
-        let place = table.owner(number);
-        self.add(table.span(place));
-        place
+        table.owner(number)
     }
 
-    fn add(&mut self, span: (u64, u64)) {
+    /// Sets a candidate aside before the next is drawn: so fewer than N in all.
+    fn set_aside(&mut self, span: (u64, u64)) {
         self.left -= span.1;
-        if self.count < N {
-            let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
-            self.spans.copy_within(at..self.count, at + 1);
-            self.spans[at] = span;
-            self.count += 1;
-        }
+        let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
+        self.spans.copy_within(at..self.count, at + 1);
+        self.spans[at] = span;
+        self.count += 1;
     }
 }
 
@@ -57,9 +54,11 @@ pub(super) fn best_of<const N: usize, S: PartialOrd>(
     if choices < 2 {
         return best;
     }
-    let mut least = score(best);
+    let (mut last, mut least) = (best, score(best));
     for nth in 1..choices as u64 {
+        drawn.set_aside(table.span(last));
         let place = drawn.draw(table, |bound| turn.draw(nth, bound));
+        last = place;
         if !attends(place) {
             continue;
         }

@@ -2,7 +2,10 @@
 
 use std::{cell::Cell, fmt, time::Duration};
 
-use super::{ticket::Tickets, view::FULL};
+use super::{
+    ticket::Tickets,
+    view::{FULL, covers},
+};
 use crate::util::random::scramble;
 
 /// How a member stands to one request.
@@ -151,12 +154,10 @@ impl<'a> Turn<'a> {
         f64::from(self.sight.capacity(index)) / f64::from(FULL)
     }
 
-    /// Returns whether the capacity of a member covers a number of 16 random bits. As the
-    /// capacity grows it covers more numbers, and never one less.
+    /// Returns whether the capacity of a member covers a number of 16 random bits.
     #[inline]
     pub(crate) fn covers(&self, index: usize, random: impl FnOnce() -> u16) -> bool {
-        let capacity = self.sight.capacity(index);
-        capacity == FULL || u32::from(random()) < capacity
+        covers(self.sight.capacity(index), random)
     }
 
     #[inline]

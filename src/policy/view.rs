@@ -25,6 +25,13 @@ pub struct Member {
 /// The capacity of an endpoint whose whole weight counts.
 pub(crate) const FULL: u32 = 1 << 16;
 
+/// Returns whether a capacity covers a number of 16 random bits. As the capacity grows it covers
+/// more numbers, and never one less.
+#[inline]
+pub(super) fn covers(capacity: u32, random: impl FnOnce() -> u16) -> bool {
+    capacity == FULL || u32::from(random()) < capacity
+}
+
 impl<'a> View<'a> {
     pub(crate) const fn new(
         members: &'a [Member],

@@ -26,7 +26,7 @@ pub use ring::{Ring, RingHash};
 
 use std::sync::Arc;
 
-use super::{Choice, Claim, FULL, Member, Pick, Policy, Turn, View, rotate};
+use super::{Choice, Claim, FULL, Member, Pick, Policy, Turn, View, rotate, view::covers};
 use crate::util::{
     hash::{xxh64, xxh64_seeded},
     random::splitmix64,
@@ -256,7 +256,7 @@ fn place(key: &[u8], endpoint: &str) -> u16 {
 
 /// Returns whether an endpoint of this capacity keeps a key, in units of 1/[`FULL`].
 pub(crate) fn keeps(key: &[u8], endpoint: &str, capacity: u32) -> bool {
-    capacity == FULL || u32::from(place(key, endpoint)) < capacity
+    covers(capacity, || place(key, endpoint))
 }
 
 /// The seed of places.
