@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use crate::{error::ConfigError, events::Listener, health::Health, util::random};
+use crate::{
+    error::ConfigError,
+    events::Listener,
+    health::Health,
+    util::{random, time::YEAR},
+};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -52,6 +57,3 @@ impl Settings {
         (seed, self.starting_at.unwrap_or_else(|| random::splitmix64(seed)))
     }
 }
-
-/// No wait is longer, so that adding one to any instant stays in range.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -116,8 +116,7 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
         T: Send + Sync + 'static,
         R: Probe<T>,
     {
-        checks.validate()?;
-        Ok(checks::check(&self.hub, checks))
+        checks::check(&self.hub, checks)
     }
 
     /// Returns a future that reports the statistics as metrics; see

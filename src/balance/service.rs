@@ -114,8 +114,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
         T: Send + Sync + 'static,
         R: Probe<T>,
     {
-        checks.validate()?;
-        Ok(checks::check(&self.hub, checks))
+        checks::check(&self.hub, checks)
     }
 
     /// Returns a future that reports the statistics as metrics, now and after every interval: to be

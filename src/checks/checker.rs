@@ -17,6 +17,7 @@ use super::{
     rounds::{Finding, Rounds},
 };
 use crate::{
+    error::ConfigError,
     hub::{Change, Hub},
     policy::Policy,
 };
@@ -32,22 +33,22 @@ pub struct Checker(Pin<Box<dyn Future<Output = ()> + Send>>);
 /// A check that runs: whose, and whether it passes.
 type Running = Pin<Box<dyn Future<Output = (u64, bool)> + Send>>;
 
-/// Returns the future that checks the endpoints of a balancer.
-pub(crate) fn check<T, P, R>(hub: &Arc<Hub<T, P>>, checks: Checks<R>) -> Checker
+/// Returns the future that checks the endpoints of a balancer, unless the settings make no
+/// sense.
+pub(crate) fn check<T, P, R>(
+    hub: &Arc<Hub<T, P>>,
+    checks: Checks<R>,
+) -> Result<Checker, ConfigError>
 where
     T: Send + Sync + 'static,
     P: Policy,
     R: Probe<T>,
 {
+    checks.validate()?;
     let rounds = Rounds::new(hub.tickets.seed());
-    let hub = Arc::downgrade(hub);
-    Checker(Box::pin(run(Task {
-        hub,
-        checks,
-        rounds,
-        seen: None,
-        running: FuturesUnordered::new(),
-    })))
+    let (hub, running) = (Arc::downgrade(hub), FuturesUnordered::new());
+    let task = Task { hub, checks, rounds, seen: None, running };
+    Ok(Checker(Box::pin(run(task))))
 }
 
 struct Task<T, P: Policy, R> {
@@ -137,7 +138,7 @@ where
         let Some(hub) = self.hub.upgrade().filter(|_| finding != Finding::Nothing) else { return };
         hub.visit(now, |roster| {
             let changed = roster.check(id, finding == Finding::Well, now);
-            ((), if changed { Change::Health } else { Change::Nothing })
+            ((), Change::health(changed))
         });
         if finding == Finding::Well {
             // A call may try it now that waits.

@@ -57,7 +57,10 @@ pub use http::{ReqwestGet, reqwest_get};
 #[cfg(feature = "tcp")]
 pub use tcp::{Tcp, tcp};
 
-use crate::error::{BoxError, ConfigError};
+use crate::{
+    error::{BoxError, ConfigError},
+    util::time::{SHORT, YEAR},
+};
 
 /// Asks one endpoint how it is.
 ///
@@ -150,12 +153,12 @@ impl<R> Checks<R> {
         self
     }
 
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |bad: bool, field, problem| match bad {
             true => Err(ConfigError::new(field, problem)),
             false => Ok(()),
         };
-        let outside = |time| !(Duration::from_millis(1)..=YEAR).contains(&time);
+        let outside = |time| !(SHORT..=YEAR).contains(&time);
         refuse(outside(self.interval), "interval", "must be from a millisecond to a year")?;
         refuse(outside(self.timeout), "timeout", "must be from a millisecond to a year")?;
         refuse(!(0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
@@ -164,6 +167,3 @@ impl<R> Checks<R> {
         refuse(self.concurrency == 0, "concurrency", "must be at least 1")
     }
 }
-
-/// No wait is longer, so that adding one to any instant stays in range.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -13,17 +13,9 @@ mod settings;
 mod slow_start;
 pub(crate) mod standing;
 
-use std::time::Duration;
-
 pub use outcome::Outcome;
 pub use outliers::Outliers;
 pub use overload::Overload;
 pub use pace::LatencyWeights;
 pub use settings::{Health, Panic};
 pub use slow_start::SlowStart;
-
-/// No period is longer, so that adding one to any instant stays in range.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// What takes time takes at least as long.
-const SHORT: Duration = Duration::from_millis(1);

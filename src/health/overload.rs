@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::ConfigError;
+use crate::{
+    error::ConfigError,
+    util::time::{SHORT, YEAR},
+};
 
 /// What happens to an endpoint that pushes back: it gets less for a while, and is not ejected.
 ///
@@ -96,10 +99,10 @@ impl Overload {
             _ if !(self.floor > 0.0 && self.floor <= 1.0) => {
                 refuse("needs a floor above 0 and up to 1")
             }
-            _ if !(super::SHORT..=super::YEAR).contains(&self.hold) => {
+            _ if !(SHORT..=YEAR).contains(&self.hold) => {
                 refuse("must hold from a millisecond to a year")
             }
-            _ if !(self.hold..=super::YEAR).contains(&self.max_hold) => {
+            _ if !(self.hold..=YEAR).contains(&self.max_hold) => {
                 refuse("needs a max_hold from hold to a year")
             }
             _ => Ok(()),

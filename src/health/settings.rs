@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{LatencyWeights, Outliers, Overload, SHORT, SlowStart, YEAR, standing::MAX_FAILURES};
-use crate::error::ConfigError;
+use super::{LatencyWeights, Outliers, Overload, SlowStart, standing::MAX_FAILURES};
+use crate::{
+    error::ConfigError,
+    util::time::{SHORT, YEAR},
+};
 
 /// When endpoints are ejected and how they come back.
 ///

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use crate::{
+    error::ConfigError,
+    util::time::{SHORT, YEAR},
+};
 
 /// Lets endpoints that join or return take up their share little by little.
 ///
@@ -74,7 +77,7 @@ impl SlowStart {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |problem| Err(ConfigError::new("slow_start", problem));
         match self {
-            _ if !(super::SHORT..=super::YEAR).contains(&self.window) => {
+            _ if !(SHORT..=YEAR).contains(&self.window) => {
                 refuse("must last from a millisecond to a year")
             }
             _ if !(self.aggression > 0.0 && self.aggression.is_finite()) => {

@@ -7,6 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::util::time;
+
 /// The door's deadlines: set behind it, and read by every call. In nanoseconds since `origin`.
 #[derive(Debug)]
 pub(super) struct Deadlines {
@@ -90,10 +92,8 @@ impl Deadlines {
         due != NEVER && self.nanos(now) >= due
     }
 
-    /// 584 years fit.
     #[inline]
     pub(super) fn nanos(&self, at: Instant) -> u64 {
-        let nanos = at.saturating_duration_since(self.origin).as_nanos();
-        u64::try_from(nanos).unwrap_or(NEVER - 1)
+        time::nanos(at.saturating_duration_since(self.origin)).min(NEVER - 1)
     }
 }

@@ -8,7 +8,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::{Kind, Sign, Signals, Window};
-use crate::util::fading::{Decay, Fading};
+use crate::util::{
+    fading::{Decay, Fading},
+    time::nanos,
+};
 
 /// What one balancer measures.
 #[derive(Debug)]
@@ -228,13 +231,6 @@ impl Meter {
     pub(crate) fn set_slow_from(&self, latency: u64) {
         self.slow_from.store(latency, Ordering::Relaxed);
     }
-}
-
-/// 584 years fit.
-#[inline]
-fn nanos(duration: Duration) -> u64 {
-    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
-    seconds.saturating_add(duration.subsec_nanos().into())
 }
 
 #[cfg(test)]

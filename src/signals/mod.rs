@@ -10,6 +10,8 @@ use std::time::Duration;
 pub(crate) use meter::{Meter, Pace};
 pub(crate) use window::{Tally, Window};
 
+use crate::util::time::{SHORT, YEAR};
+
 /// What a policy wants to know of the calls that have ended.
 ///
 /// Returned by [`Policy::signals`](crate::Policy::signals); read by
@@ -62,7 +64,7 @@ impl Signals {
 }
 
 fn within(decay: Duration) -> Duration {
-    decay.clamp(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600))
+    decay.clamp(SHORT, YEAR)
 }
 
 /// What the end of a call says about pace.

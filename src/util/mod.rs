@@ -5,6 +5,7 @@ pub(crate) mod fading;
 pub(crate) mod hash;
 pub(crate) mod padded;
 pub(crate) mod random;
+pub(crate) mod time;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -4,6 +4,7 @@
 //! one mutex and publishes what has changed.
 
 mod capacities;
+mod checks;
 mod comparison;
 mod membership;
 mod transitions;
