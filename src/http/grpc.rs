@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::{ClassifyBody, ClassifyEnd, Head, status::overload};
+use super::{
+    ClassifyBody, ClassifyEnd, Head,
+    status::{overload, whole},
+};
 use crate::{classify::Classify, health::Outcome};
 
 /// Classifies gRPC responses by `grpc-status`, wherever it is.
@@ -101,7 +104,7 @@ impl Grpc {
 /// retries, says nothing of that.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
-    Some(Duration::from_millis(text.parse().ok()?))
+    Some(Duration::from_millis(whole(text)?))
 }
 
 impl<B, Err> Classify<Response<B>, Err> for Grpc {
@@ -159,6 +162,8 @@ mod tests {
         let wait = Outcome::OverloadFor(Duration::from_millis(1500));
         assert_eq!([asked("8", "1500"), asked("14", "1500")], [wait; 2]);
         assert_eq!(asked("13", "1500"), Outcome::Failure);
+        let longest = Outcome::OverloadFor(Duration::from_millis(u64::MAX));
+        assert_eq!(asked("8", "999999999999999999999999999999"), longest);
         assert_eq!([asked("8", "-1"), asked("8", "x")], [Outcome::Overload; 2]);
         assert_eq!(asked("14", "-1"), Outcome::Failure);
     }

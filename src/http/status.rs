@@ -81,10 +81,16 @@ pub(super) fn overload(headers: &HeaderMap) -> Outcome {
 /// Reads `Retry-After`: seconds, or a date. (RFC 9110, section 10.2.3)
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    match text.parse() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
+    match whole(text) {
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+        None => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
     }
+}
+
+/// Reads a whole number, digits alone; one that is too great is the greatest.
+pub(super) fn whole(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 impl<B, Err> Classify<Response<B>, Err> for Status {
@@ -128,6 +134,15 @@ mod tests {
         for nonsense in [None, Some("soon"), Some("-5"), Some("5.5"), Some("")] {
             assert_eq!(outcome(&status, 429, nonsense), Outcome::Overload, "{nonsense:?}");
         }
+    }
+
+    #[test]
+    fn a_time_that_no_number_holds_is_the_longest() {
+        let ages = Some("999999999999999999999999999999");
+        let longest = Outcome::OverloadFor(Duration::from_secs(u64::MAX));
+        assert_eq!(outcome(&Status::new(), 429, ages), longest);
+        assert_eq!(outcome(&Status::new(), 503, ages), longest);
+        assert_eq!(outcome(&Status::new(), 429, Some("+5")), Outcome::Overload);
     }
 
     #[test]
