@@ -95,7 +95,9 @@ fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
     let mut guard = guard.hand_over();
     let end = match head {
         Head::Open(end) => {
-            guard.answer();
+            if !ended {
+                guard.answer();
+            }
             Some(end)
         }
         Head::Known(outcome) => {
