@@ -119,6 +119,9 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
 
     /// Returns a future that reports the statistics as metrics, now and after every interval: to be
     /// spawned. It ends with the last service and layer of the balancer.
+    ///
+    /// An interval of less than a millisecond counts as a millisecond. Cost: that of
+    /// [`stats`](Self::stats) and a few look-ups for each endpoint, each time.
     #[cfg(feature = "metrics")]
     pub fn report(&self, metrics: Metrics, interval: Duration) -> Reporter
     where
@@ -140,10 +143,10 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// weight: for what you know of its load or its health.
     ///
     /// Every policy gives it the share of what is left; at 0 none picks it. One that keeps keys
-    /// hands over the rest of the endpoint's keys, always the same ones. The
-    /// factor has a resolution of 1/65,536 and stays until the next one, or until the
-    /// endpoint leaves the set; an insert of the same key keeps it. Endpoints are told by name; of several that share one, all
-    /// get it. Cost: that of a rebuild.
+    /// hands over the rest of the endpoint's keys, always the same ones. The factor has a
+    /// resolution of 1/65,536 and stays until the next one, or until the endpoint leaves the set;
+    /// an insert of the same key keeps it. Endpoints are told by name; of several that share one,
+    /// all get it. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.hub.set_capacity(endpoint, factor, Instant::now())
     }

@@ -14,6 +14,25 @@ use crate::{endpoint::Target, error::BoxError};
 ///
 /// For clients of [`http::Request`]; the request's body is `B::default()`. Give the checks a
 /// client of their own if connections should not be shared with the calls.
+///
+/// ```
+/// use counterpoise::{BalanceLayer, Endpoint, RoundRobin, checks::{self, Checks}, discover};
+/// use counterpoise::http::Origin;
+/// use http::{Request, Response};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let origin = Origin::try_from("http://10.0.0.1:8080")?;
+/// let layer = BalanceLayer::new(discover::list([("a", Endpoint::new(origin))]), RoundRobin::new());
+/// // Any client of requests: hyper's, say.
+/// let client = tower::service_fn(async |_request: Request<String>| {
+///     Ok::<_, std::io::Error>(Response::new(String::new()))
+/// });
+/// tokio::spawn(layer.check(Checks::new(checks::http_get(client, "/health")))?);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
 pub fn http_get<C, B>(client: C, path: &str) -> HttpGet<C, B> {
     HttpGet { client, path: path.to_owned(), body: PhantomData }
 }

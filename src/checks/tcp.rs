@@ -16,6 +16,7 @@ use crate::error::BoxError;
 /// // The endpoints' keys are socket addresses.
 /// let checks = Checks::new(tcp(|name: &str, _: &counterpoise::Direct<()>| name.to_owned()));
 /// ```
+#[must_use]
 pub const fn tcp<T, F>(address: F) -> Tcp<F>
 where
     F: Fn(&str, &T) -> String + Send + Sync + 'static,

@@ -14,8 +14,8 @@ use crate::{
 /// An [`Outcome::Overload`](crate::Outcome::Overload) lowers the part of the weight that counts
 /// by `factor`, down to `floor`, for `hold` or for as long as the endpoint asked
 /// ([`OverloadFor`](crate::Outcome::OverloadFor)), up to `max_hold`. Then it comes back in a
-/// straight line, within `hold`. Only push-backs of calls that began after the last lowering
-/// count, and at most 16 in the time of a `hold`: one crowd of refusals is one message.
+/// straight line, within `hold`. Only push-backs count of calls that began at least a sixteenth
+/// of `hold` after the last that counted: one crowd of refusals is one message.
 /// Under a keyed policy the endpoint hands over a part of its keys for the time being, always
 /// the same ones. If all endpoints push back alike, nothing shifts.
 ///

@@ -11,10 +11,11 @@ use crate::{
 ///
 /// The part of the weight that counts, `t` after the endpoint joined or returned, is
 /// *max(floor, (t / window)^(1 / aggression))*, and 1 from the end of the window on. Every policy
-/// follows it, also those without weights; under a keyed policy the endpoint takes
-/// over its keys one after the other, each once. Of n endpoints of equal weight one that counts for
-/// f gets a share of f / (n - 1 + f); by keys, f times the share of keys that it owns. Before an
-/// ejected endpoint is back at `floor`, it has had its one call, the trial.
+/// follows it, also those without weights; under a keyed policy the endpoint takes over its keys
+/// one after the other, each once (see [`Keyed`](crate::Keyed) for who has them until then). Of n
+/// endpoints of equal weight one that counts for f gets a share of f / (n - 1 + f); by keys, f
+/// times the share of keys that it owns. Before an ejected endpoint is back at `floor`, it has had
+/// its one call, the trial.
 ///
 /// Not for the initial set: endpoints that join an empty set, in one batch, start with their
 /// whole weight, for nobody could carry the rest. A re-insert restarts nothing; remove and

@@ -73,8 +73,10 @@ impl LeastRequest {
         self
     }
 
-    /// Sets for how long each failed or pushed-back call counts as one in flight: the number fades to 1/e in
-    /// this time, and is rounded. 10 s suits most. Default: zero, it does not.
+    /// Sets for how long each failed or pushed-back call counts as one in flight: the number
+    /// fades to 1/e in this time, and is rounded. 10 s suits most. Default: zero, it does not.
+    ///
+    /// Of less than a millisecond counts as a millisecond, and of more than a year as a year.
     pub const fn penalty(mut self, decay: Duration) -> Self {
         self.penalty = if decay.is_zero() { None } else { Some(decay) };
         self

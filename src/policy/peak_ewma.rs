@@ -24,8 +24,8 @@ use crate::signals::Signals;
 /// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
 /// as less than the present estimate. And for a while it counts as one call more in flight: or
 /// under many callers, who hold dozens of calls elsewhere, an endpoint that holds none because
-/// it fails at once would be the cheaper one still. Before any call has succeeded each failure doubles the
-/// cost, up to 10 s. A call that was dropped counts as no less than it took, and
+/// it fails at once would be the cheaper one still. Before any call has succeeded each failure
+/// doubles the cost, up to 10 s. A call that was dropped counts as no less than it took, and
 /// never lowers anything.
 ///
 /// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual
@@ -89,7 +89,7 @@ impl PeakEwma {
     }
 
     /// Sets in what time a latency fades to 1/e. Default: 10 s. Less than a millisecond counts
-    /// as a millisecond.
+    /// as a millisecond, and more than a year as a year.
     pub fn decay(mut self, decay: Duration) -> Self {
         self.signals = self.signals.decaying(decay);
         self

@@ -138,17 +138,16 @@ impl<'a> Turn<'a> {
 
     /// Returns the moving latency of the member at this index, as [`PeakEwma`](crate::PeakEwma)
     /// sees it; zero unless the policy asks for it by [`Policy::signals`](crate::Policy::signals).
-    /// Without any evidence it is the mean of all calls of the set that succeeded; before the first
-    /// of those, a millisecond.
-    /// Cost: O(1).
+    /// Without evidence it begins at the usual latency of the set's calls that succeeded (before the
+    /// first of those, a millisecond), and fades to half of that. Cost: O(1).
     #[must_use]
     pub fn latency(&self, index: usize) -> Duration {
         Duration::from_nanos(self.cost(index) as u64)
     }
 
-    /// Returns what part of its weight the member at this index may use now: 1 for those that
-    /// may use most. See [`Member::effective_weight`](crate::Member::effective_weight) for the
-    /// weight itself. Cost: O(1).
+    /// Returns what part of its weight the member at this index may use now, beside the others:
+    /// 1 for those that may use most, so that nothing changes when all may use less. The part
+    /// itself is [`Member::capacity`](crate::Member::capacity). Cost: O(1).
     #[must_use]
     pub fn capacity(&self, index: usize) -> f64 {
         f64::from(self.sight.capacity(index)) / f64::from(FULL)

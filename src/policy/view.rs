@@ -119,7 +119,8 @@ impl Member {
 
     /// Returns what part of the weight counts at present, from 0 to 1: less than 1 while the
     /// endpoint starts slowly, has pushed back, is slower than its peers, or by
-    /// [`set_capacity`](crate::Balance::set_capacity).
+    /// [`set_capacity`](crate::Balance::set_capacity). Beside that of the others:
+    /// [`Turn::capacity`](crate::Turn::capacity).
     #[must_use]
     pub fn capacity(&self) -> f64 {
         f64::from(self.capacity) / f64::from(FULL)

@@ -38,6 +38,12 @@ use crate::util::{
 /// A request's key is found by an [`Affinity`]. Its first choice is the endpoint that owns
 /// the key; if that may not be picked, or the request was there before, the next of the
 /// key's own order is taken. An ejected endpoint is tried with its own keys.
+///
+/// An endpoint that may not use its whole weight (it starts slowly, say, or has pushed back) keeps
+/// that part of its keys, always the same ones, and hands each other key to the next of its order.
+/// Under [`RingHash`] and [`Rendezvous`] that is as a rule who had the key before the endpoint
+/// joined, so a key moves once; under [`Maglev`] and [`HashMod`] it may be another, and the key
+/// moves a second time when the endpoint takes it over.
 #[derive(Debug, Clone)]
 pub struct Keyed<A, S> {
     affinity: A,
@@ -136,8 +142,8 @@ impl<A, S> Keyed<A, S> {
     /// `ceil(factor × (running + 1) × share)` calls, its share being that of its weight
     /// among the eligible. The bound is exact, also under concurrency: calls are admitted
     /// one at a time, under a short lock. With everybody at the bound, the first choice is
-    /// taken; and if that is not ready, another beyond its bound rather than none. Typical factors are 1.25 to 2; anything below 1, or no number, counts as 1.
-    /// Default: no bound. (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with
+    /// taken; and if that is not ready, another beyond its bound rather than none. Typical factors
+    /// are 1.25 to 2; anything below 1, or no number, counts as 1. Default: no bound. (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with
     /// bounded loads", 2018.)
     #[must_use]
     pub fn bounded(mut self, factor: f64) -> Self {
