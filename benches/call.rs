@@ -13,7 +13,11 @@ mod support;
 use std::{hint::black_box, time::Instant};
 
 use allocation_counter::measure;
-use counterpoise::{Balance, Direct, Health, LeastRequest, Outliers, PeakEwma, Pick, RoundRobin};
+use counterpoise::{
+    Balance, Direct, Health,
+    health::OutlierDetection,
+    policy::{LeastRequest, PeakEwma, Pick, RoundRobin},
+};
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{Noop, balance, now, two_threads};
 use tokio::runtime::{Builder, Runtime};
@@ -75,7 +79,7 @@ fn single(c: &mut Criterion) {
         bench(c, "round robin, health off", n, || ours(RoundRobin::new(), Health::off(), n));
         bench(c, "least request", n, || ours(LeastRequest::new(), Health::new(), n));
         bench(c, "peak EWMA", n, || ours(PeakEwma::new(), Health::new(), n));
-        let judged = || Health::new().outliers(Outliers::new());
+        let judged = || Health::new().outlier_detection(OutlierDetection::new());
         bench(c, "round robin, judged by rate", n, || ours(RoundRobin::new(), judged(), n));
         let complete = CompleteOnResponse::default;
         let list = move || ServiceList::new::<u64>(vec![Noop; n]);

@@ -18,8 +18,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use counterpoise::{
-    Balance, BoxPolicy, Direct, Health, LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random,
-    RoundRobin, SmoothWeighted, WeightedRandom,
+    Balance, Direct, Health,
+    policy::{
+        BoxPolicy, LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random, RoundRobin,
+        SmoothWeighted, WeightedRandom,
+    },
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use support::{Noop, SIZES, balance, now, two_threads};

@@ -5,7 +5,10 @@
 
 mod support;
 
-use counterpoise::{Health, Pick, RoundRobin, SmoothWeighted, WeightedRandom};
+use counterpoise::{
+    Health,
+    policy::{Pick, RoundRobin, SmoothWeighted, WeightedRandom},
+};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::cell::{Cell, RefCell};
 use support::{Driven, balance};

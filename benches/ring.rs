@@ -8,7 +8,10 @@ mod support;
 use std::{hint::black_box, net::SocketAddr};
 
 use allocation_counter::measure;
-use counterpoise::{HashMod, Health, Key, KeyMap, Keyed, Maglev, Rendezvous, RingHash, Structure};
+use counterpoise::{
+    Health,
+    policy::affinity::{HashMod, Key, KeyMap, Keyed, Maglev, Rendezvous, RingHash, Structure},
+};
 use criterion::{Criterion, criterion_group, criterion_main};
 use hashring::HashRing;
 use pingora_ketama::{Bucket, Continuum};

@@ -20,8 +20,9 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, Health, Policy,
+    Balance, Builder, Direct, Endpoint, Health,
     discover::{self, Handle},
+    policy::Policy,
 };
 use tower::{Layer, Service};
 

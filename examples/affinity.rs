@@ -9,7 +9,8 @@ mod support;
 use std::{collections::BTreeMap, time::Duration};
 
 use counterpoise::{
-    AttemptsLayer, BoxError, Builder, Endpoint, Health, RingHash, discover, http::key::Header,
+    AttemptsLayer, BoxError, Builder, Endpoint, Health, discover, http::key::Header,
+    policy::affinity::RingHash,
 };
 use reqwest::{Method, Request};
 use support::{retries::Retries, server::Server};

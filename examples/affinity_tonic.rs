@@ -8,7 +8,8 @@ mod support;
 use std::{collections::BTreeMap, sync::Arc};
 
 use counterpoise::{
-    Attempts, Balance, BoxError, Direct, Endpoint, RingHash, discover, http::key::Header,
+    Attempts, Balance, BoxError, Direct, Endpoint, discover, http::key::Header,
+    policy::affinity::RingHash,
 };
 use support::grpc::serve;
 use tonic::{

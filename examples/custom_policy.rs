@@ -11,7 +11,8 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BoxError, Choice, Direct, Endpoint, Pick, Policy, Turn, View, discover,
+    Balance, BoxError, Direct, Endpoint, discover,
+    policy::{Choice, Pick, Policy, Turn, View},
 };
 use tokio::task::yield_now;
 use tower::{ServiceExt, service_fn};

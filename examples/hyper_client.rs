@@ -5,7 +5,7 @@
 mod support;
 
 use bytes::Bytes;
-use counterpoise::{BalanceLayer, BoxError, Endpoint, RoundRobin, discover};
+use counterpoise::{BalanceLayer, BoxError, Endpoint, discover, policy::RoundRobin};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};

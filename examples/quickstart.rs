@@ -17,9 +17,10 @@ use std::{
 };
 
 use counterpoise::{
-    AttemptsLayer, BalanceLayer, BoxError, Builder, ConfigError, Endpoint, Health, RoundRobin,
+    AttemptsLayer, BalanceLayer, BoxError, Builder, ConfigError, Endpoint, Health,
     discover::{self, Changes, Handle},
     http::Origin,
+    policy::RoundRobin,
 };
 use reqwest::{Method, Request, Response};
 use support::{retries::Retries, server::Server, table::Table};

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use counterpoise::{AttemptsLayer, BalanceLayer, BoxError, Endpoint, RoundRobin, discover};
+use counterpoise::{AttemptsLayer, BalanceLayer, BoxError, Endpoint, discover, policy::RoundRobin};
 use reqwest::{Method, Request};
 use support::{retries::Retries, server::Server};
 use tower::{ServiceBuilder, ServiceExt};

@@ -6,7 +6,9 @@
 
 mod support;
 
-use counterpoise::{Attempts, Balance, BoxError, Direct, Endpoint, Error, RoundRobin, discover};
+use counterpoise::{
+    Attempts, Balance, BoxError, Direct, Endpoint, Error, discover, policy::RoundRobin,
+};
 use support::grpc::{Running, serve};
 use tonic::{
     Code, Status,

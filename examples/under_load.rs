@@ -16,11 +16,12 @@ use std::{
 };
 
 use counterpoise::{
-    AttemptsLayer, BalanceLayer, BoxError, Builder, Endpoint, Event, Health, Outliers, Overload,
-    PeakEwma, SlowStart,
+    AttemptsLayer, BalanceLayer, BoxError, Builder, Endpoint, Event, Health,
     checks::{self, Checks},
     discover::{self, Changes},
+    health::{OutlierDetection, Overload, SlowStart},
     http::{Origin, Status},
+    policy::PeakEwma,
 };
 use reqwest::{Method, Request, Response};
 use support::{retries::Retries, server::Server, table::Table};
@@ -81,7 +82,7 @@ fn balance(changes: Changes<&'static str, Origin>) -> Result<Balance, BoxError> 
         .base_ejection(second)
         .overload(Overload::new().hold(second))
         .slow_start(SlowStart::new(2 * second))
-        .outliers(Outliers::new())
+        .outlier_detection(OutlierDetection::new())
         .interval(second);
     let builder = Builder::new().health(health).classify(Status::new()).on_event(tell);
     Ok(builder.layer(changes, PeakEwma::new().decay(second))?)

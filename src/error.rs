@@ -45,9 +45,9 @@ pub enum ErrorKind {
     Call,
     /// No endpoint took the call: the last one tried failed to become ready. The request
     /// was not sent.
-    NotReady,
+    ReadyFailed,
     /// No endpoint became ready within the time for waiting. The request was not sent.
-    Unready,
+    ReadyTimeout,
     /// The set of endpoints is empty, or discovery has named none within the time for
     /// waiting.
     Empty,
@@ -102,7 +102,7 @@ impl Error {
 
     /// The endpoint's service failed to become ready.
     pub(crate) fn not_ready(endpoint: Arc<str>, source: BoxError) -> Self {
-        let mut error = Self::build(ErrorKind::NotReady);
+        let mut error = Self::build(ErrorKind::ReadyFailed);
         error.0.endpoint = Some(endpoint);
         error.unsent(Some(source))
     }
@@ -123,7 +123,7 @@ impl Error {
 
     /// Marks the error as one of a request that was not sent, for protocols that tell.
     fn unsent(mut self, cause: Option<BoxError>) -> Self {
-        self.0.source = crate::grpc::unsent(&self, cause);
+        self.0.source = unsent_source(&self, cause);
         self
     }
 
@@ -200,8 +200,8 @@ impl fmt::Display for Error {
         let name = self.endpoint().unwrap_or_default();
         match self.0.kind {
             ErrorKind::Call => write!(f, "the call to endpoint {name} failed"),
-            ErrorKind::NotReady => write!(f, "endpoint {name} failed to become ready"),
-            ErrorKind::Unready => write!(f, "no endpoint became ready in time: {counts}"),
+            ErrorKind::ReadyFailed => write!(f, "endpoint {name} failed to become ready"),
+            ErrorKind::ReadyTimeout => write!(f, "no endpoint became ready in time: {counts}"),
             ErrorKind::Empty => write!(f, "there are no endpoints"),
             ErrorKind::Drained => write!(f, "all weights are zero, or capacities: {counts}"),
             ErrorKind::Ejected => write!(f, "too many endpoints are ejected: {counts}"),
@@ -269,3 +269,21 @@ impl fmt::Display for ConfigError {
 }
 
 impl StdError for ConfigError {}
+
+/// Returns the source of an error whose request was not sent: with the feature `tonic`,
+/// one from which `tonic::Status::from_error` reads `Unavailable`; or, where the policy
+/// could not choose, `FailedPrecondition`, because trying again would not help.
+#[cfg(feature = "tonic")]
+fn unsent_source(error: &Error, cause: Option<BoxError>) -> Option<BoxError> {
+    if error.kind() == ErrorKind::Policy {
+        return Some(Box::new(tonic::Status::failed_precondition(error.to_string())));
+    }
+    let cause = cause.unwrap_or_else(|| error.to_string().into());
+    Some(Box::new(tonic::ConnectError(cause)))
+}
+
+/// Returns the source of an error whose request was not sent.
+#[cfg(not(feature = "tonic"))]
+fn unsent_source(_error: &Error, cause: Option<BoxError>) -> Option<BoxError> {
+    cause
+}

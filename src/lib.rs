@@ -4,7 +4,7 @@
 //! ```
 //! # #[cfg(feature = "reqwest")]
 //! # fn client() -> Result<(), Box<dyn std::error::Error>> {
-//! use counterpoise::{BalanceLayer, Endpoint, RoundRobin, discover, http::Origin};
+//! use counterpoise::{discover, http::Origin, policy::RoundRobin, BalanceLayer, Endpoint};
 //! use std::time::Duration;
 //! use tower::ServiceBuilder;
 //!
@@ -60,7 +60,7 @@
 //! | an endpoint fails, hangs or refuses connections | on by default: ejected after failures in a row, then tried by one call at a time |
 //! | it answers 5xx, or a gRPC status | `http::Status`, `http::Grpc`; closures; `http::ByTowerHttp` |
 //! | the status is in the trailers | `http::AtBodyEnd` |
-//! | it fails now and then, or is slow now and then | [`Outliers`]: compared with its peers |
+//! | it fails now and then, or is slow now and then | [`OutlierDetection`]: compared with its peers |
 //! | it pushes back (429, `RESOURCE_EXHAUSTED`) | on by default with those classifiers: gets less for a while, see [`Overload`] |
 //! | it is new, or just back | [`SlowStart`]: takes up its share little by little |
 //! | it is slower than its peers | [`PeakEwma`]; or [`LatencyWeights`], under the weighted policies |
@@ -108,54 +108,28 @@
 //! calls use tokio's timers: the runtime needs its time driver enabled.
 
 mod balance;
-mod bounds;
-mod capacity;
+pub mod call;
 pub mod checks;
-mod classify;
+mod cluster;
 pub mod discover;
 mod endpoint;
-mod ends;
-mod error;
-mod events;
-mod grpc;
-mod health;
+pub mod error;
+pub mod event;
+pub mod health;
 #[cfg(feature = "http")]
 pub mod http;
-mod hub;
-mod in_flight;
-mod node;
-mod nodes;
-mod policy;
-mod settings;
-mod signals;
-mod snapshot;
-mod stats;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-mod telemetry;
+mod load;
+pub mod observe;
+pub mod policy;
 mod util;
 
-pub use balance::{
-    Attempts, AttemptsLayer, AttemptsService, Balance, BalanceLayer, Builder, ResponseFuture,
-};
-pub use capacity::CapacityChange;
-pub use classify::{Classify, ErrorsAreFailures};
-pub use discover::{driver::Driver, progress::Discovery};
+pub use balance::{Balance, BalanceLayer, Builder};
+pub use call::attempts::{Attempts, AttemptsLayer};
 pub use endpoint::{Direct, Endpoint, Target};
-pub use ends::{AtHead, Ends};
-pub use error::{BoxError, ConfigError, Counts, Error, ErrorKind};
-pub use events::{Cause, Event, WeightCause};
-pub use health::{Health, LatencyWeights, Outcome, Outliers, Overload, Panic, SlowStart};
-pub use policy::{
-    Affinity, And, BoxPolicy, BoxTable, Choice, Claim, Combine, CostTable, Fallback, HashMod, Key,
-    KeyMap, Keyed, KeyedTable, LeastRequest, Maglev, MaskRoundRobin, Member, ModuloRoundRobin, Or,
-    Owner, PeakEwma, Pick, Policy, Random, RandomTable, Rendezvous, Ring, RingHash, RotationTable,
-    RoundRobin, Scores, Skipped, Slots, SmoothTable, SmoothWeighted, Spans, Structure, Turn, View,
-    WeightedRandom, WeightedTable,
-};
-pub use signals::Signals;
-pub use stats::{EndpointState, EndpointStats, Stats};
-#[cfg(feature = "metrics")]
-pub use telemetry::metrics::{Metrics, Reporter};
+pub use error::{BoxError, ConfigError, Error};
+pub use event::Event;
+pub use health::{classify::Classify, outcome::Outcome, settings::Health};
+pub use observe::stats::Stats;
 
 /// The README's examples compile.
 #[cfg(all(doctest, feature = "reqwest", feature = "tonic"))]

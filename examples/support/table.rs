@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use counterpoise::{EndpointState, EndpointStats, Stats};
+use counterpoise::{
+    Stats,
+    observe::{EndpointState, EndpointStats},
+};
 
 /// Draws statistics: in place on a terminal, and as one line now and then elsewhere.
 #[derive(Debug)]

@@ -6,18 +6,20 @@ use tokio::time::Instant;
 use tower::discover::Discover;
 use tower_layer::Layer;
 
-use super::{layer::BalanceLayer, service::Balance};
+use crate::balance::{layer::BalanceLayer, service::Balance};
 use crate::{
-    classify::{Classify, ErrorsAreFailures},
-    discover::{driver::Driver, launcher::Launcher},
+    call::completion::AtHead,
+    cluster::{Cluster, settings::Settings, spawn::Spawner},
+    discover::driver::Driver,
     endpoint::Endpoint,
-    ends::AtHead,
     error::{BoxError, ConfigError},
-    events::{Event, Listener},
-    health::{Health, Outcome},
-    hub::Hub,
+    event::{Event, Listener},
+    health::{
+        classify::{Classify, ErrorsAreFailures},
+        outcome::Outcome,
+        settings::Health,
+    },
     policy::Policy,
-    settings::Settings,
 };
 
 /// Builds balancers with settings of your own.
@@ -37,7 +39,7 @@ use crate::{
 /// | [`on_event`](Self::on_event) | none |
 ///
 /// ```
-/// use counterpoise::{Builder, Direct, Endpoint, RoundRobin, discover};
+/// use counterpoise::{discover, policy::RoundRobin, Builder, Direct, Endpoint};
 ///
 /// # fn main() -> Result<(), counterpoise::ConfigError> {
 /// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
@@ -237,7 +239,7 @@ impl<K, E> Builder<K, E> {
         P: Policy,
     {
         let (layer, driver) = self.connect(discover, policy);
-        layer.hub.launcher().start(driver);
+        layer.cluster.spawner().start(driver);
         layer
     }
 
@@ -251,10 +253,10 @@ impl<K, E> Builder<K, E> {
         D: Discover<Service = Endpoint<T>>,
         P: Policy,
     {
-        let (launcher, closed) = Launcher::new();
-        let hub = Arc::new(Hub::new(policy, self.settings, launcher, Instant::now()));
-        let driver = Driver::new(discover, &hub, closed);
-        (BalanceLayer { hub, classify: self.classify, ends: self.ends }, driver)
+        let (spawner, closed) = Spawner::new();
+        let cluster = Arc::new(Cluster::new(policy, self.settings, spawner, Instant::now()));
+        let driver = Driver::new(discover, &cluster, closed);
+        (BalanceLayer { cluster, classify: self.classify, ends: self.ends }, driver)
     }
 }
 

@@ -6,23 +6,19 @@ use tokio::time::Instant;
 use tower::discover::Discover;
 use tower_layer::Layer;
 
-use super::{builder::Builder, service::Balance};
+use crate::balance::{builder::Builder, service::Balance};
 #[cfg(feature = "metrics")]
-use crate::telemetry::{
-    self,
-    metrics::{Metrics, Reporter},
-};
+use crate::observe::{self, Metrics, Reporter};
 use crate::{
-    capacity::CapacityChange,
+    call::completion::AtHead,
     checks::{self, Checker, Checks, Probe},
-    classify::ErrorsAreFailures,
+    cluster::Cluster,
     discover::driver::Driver,
     endpoint::Endpoint,
-    ends::AtHead,
     error::{BoxError, ConfigError, Error},
-    hub::Hub,
+    health::{capacity::CapacityChange, classify::ErrorsAreFailures},
+    observe::stats::Stats,
     policy::Policy,
-    stats::Stats,
 };
 #[cfg(feature = "metrics")]
 use std::time::Duration;
@@ -34,7 +30,7 @@ use std::time::Duration;
 /// [statistics](Self::stats) of a stack that it is part of.
 ///
 /// ```
-/// use counterpoise::{BalanceLayer, Direct, Endpoint, RoundRobin, discover};
+/// use counterpoise::{discover, policy::RoundRobin, BalanceLayer, Direct, Endpoint};
 /// use tower::ServiceBuilder;
 /// use std::time::Duration;
 ///
@@ -48,7 +44,7 @@ use std::time::Duration;
 ///     .service("the client that all endpoints share");
 /// ```
 pub struct BalanceLayer<T, P: Policy, K = ErrorsAreFailures, E = AtHead> {
-    pub(super) hub: Arc<Hub<T, P>>,
+    pub(super) cluster: Arc<Cluster<T, P>>,
     pub(super) classify: K,
     pub(super) ends: E,
 }
@@ -96,13 +92,13 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     /// Changes nothing. Cost: O(n).
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.hub)
+        Stats::of(&self.cluster)
     }
 
     /// Multiplies the weight of an endpoint by a factor from 0 to 1; see
     /// [`Balance::set_capacity`].
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
-        self.hub.set_capacity(endpoint, factor, Instant::now())
+        self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
 
     /// Returns a future that asks the endpoints how they are; see
@@ -116,7 +112,7 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
         T: Send + Sync + 'static,
         R: Probe<T>,
     {
-        checks::check(&self.hub, checks)
+        checks::check(&self.cluster, checks)
     }
 
     /// Returns a future that reports the statistics as metrics; see
@@ -126,7 +122,7 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     where
         T: Send + Sync + 'static,
     {
-        telemetry::metrics::report(&self.hub, metrics, interval)
+        observe::report(&self.cluster, metrics, interval)
     }
 
     /// Waits until the set has at least `count` endpoints, drained ones included.
@@ -135,7 +131,7 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     ///
     /// Fails with the error of discovery, or once discovery has ended with fewer.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
-        self.hub.ready_when(count).await
+        self.cluster.ready_when(count).await
     }
 }
 
@@ -144,19 +140,19 @@ impl<T, P: Policy, K: Clone, E: Clone, C> Layer<C> for BalanceLayer<T, P, K, E> 
 
     fn layer(&self, client: C) -> Self::Service {
         let (classify, ends) = (self.classify.clone(), self.ends.clone());
-        Balance { hub: Arc::clone(&self.hub), client, classify, ends }
+        Balance { cluster: Arc::clone(&self.cluster), client, classify, ends }
     }
 }
 
 impl<T, P: Policy, K: Clone, E: Clone> Clone for BalanceLayer<T, P, K, E> {
     fn clone(&self) -> Self {
         let (classify, ends) = (self.classify.clone(), self.ends.clone());
-        Self { hub: Arc::clone(&self.hub), classify, ends }
+        Self { cluster: Arc::clone(&self.cluster), classify, ends }
     }
 }
 
 impl<T, P: Policy, K, E> fmt::Debug for BalanceLayer<T, P, K, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BalanceLayer").field("hub", &self.hub).finish_non_exhaustive()
+        f.debug_struct("BalanceLayer").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }

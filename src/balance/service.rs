@@ -15,29 +15,33 @@ use tower::discover::Discover;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{
-    attempts::Attempts,
-    avoid::Avoid,
-    choose::Missed,
-    future::{Judge, ResponseFuture},
-    layer::BalanceLayer,
-    waiting::Waiting,
-};
 #[cfg(feature = "metrics")]
-use crate::telemetry::{
-    self,
-    metrics::{Metrics, Reporter},
+use crate::observe::{self, Metrics, Reporter};
+use crate::{
+    balance::layer::BalanceLayer,
+    call::{
+        attempts::Attempts,
+        exclusions::Exclusions,
+        future::{Judge, ResponseFuture},
+        pick::Missed,
+        wait::Waiting,
+    },
 };
 use crate::{
-    capacity::CapacityChange,
+    call::completion::{AtHead, Ends},
     checks::{self, Checker, Checks, Probe},
-    classify::{Classify, ErrorsAreFailures},
+    cluster::Cluster,
     endpoint::{Endpoint, Target},
-    ends::{AtHead, Ends},
     error::{BoxError, ConfigError, Error},
-    hub::Hub,
-    policy::{Keyed, Owner, Pick, Policy, Structure, keeps},
-    stats::Stats,
+    health::{
+        capacity::CapacityChange,
+        classify::{Classify, ErrorsAreFailures},
+    },
+    observe::stats::Stats,
+    policy::{
+        Pick, Policy,
+        affinity::{Keyed, Owner, Structure, keeps},
+    },
 };
 
 /// Spreads calls over a live set of endpoints.
@@ -53,7 +57,7 @@ use crate::{
 /// A call that is sent to an endpoint costs no allocation here.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
+/// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
 /// use tower::{Service, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -66,7 +70,7 @@ use crate::{
 /// # }
 /// ```
 pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures, E = AtHead> {
-    pub(super) hub: Arc<Hub<T, P>>,
+    pub(super) cluster: Arc<Cluster<T, P>>,
     pub(super) client: C,
     pub(super) classify: K,
     pub(super) ends: E,
@@ -98,7 +102,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// Changes nothing. Cost: O(n).
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.hub)
+        Stats::of(&self.cluster)
     }
 
     /// Returns a future that asks the endpoints how they are, beside the calls, and ejects those
@@ -114,7 +118,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
         T: Send + Sync + 'static,
         R: Probe<T>,
     {
-        checks::check(&self.hub, checks)
+        checks::check(&self.cluster, checks)
     }
 
     /// Returns a future that reports the statistics as metrics, now and after every interval: to be
@@ -127,7 +131,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     where
         T: Send + Sync + 'static,
     {
-        telemetry::metrics::report(&self.hub, metrics, interval)
+        observe::report(&self.cluster, metrics, interval)
     }
 
     /// Waits until the set has at least `count` endpoints, drained ones included.
@@ -136,7 +140,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     ///
     /// Fails with the error of discovery, or once discovery has ended with fewer.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
-        self.hub.ready_when(count).await
+        self.cluster.ready_when(count).await
     }
 
     /// Multiplies the weight of an endpoint by a factor from 0 to 1, without touching the set
@@ -148,7 +152,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// an insert of the same key keeps it. Endpoints are told by name; of several that share one,
     /// all get it. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
-        self.hub.set_capacity(endpoint, factor, Instant::now())
+        self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
 
     /// Returns the index that the policy names for a request, without calling anything.
@@ -158,7 +162,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     where
         P: Pick<Req>,
     {
-        self.hub.preview(request)
+        self.cluster.preview(request)
     }
 }
 
@@ -174,9 +178,9 @@ where
     /// [`Keyed::map`]. Cost: that of the whole walk.
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
-        let snapshot = self.hub.snapshot.load();
+        let snapshot = self.cluster.snapshot.load();
         let table = snapshot.table.as_ref();
-        let walk = table.map(|table| self.hub.policy.walk(table, key)).unwrap_or_default();
+        let walk = table.map(|table| self.cluster.policy.walk(table, key)).unwrap_or_default();
         let owner = |index: usize| {
             let node = snapshot.nodes.get(index)?;
             let capacity = snapshot.capacities.get(index).copied();
@@ -208,21 +212,21 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        self.hub.launch();
+        self.cluster.launch();
         let now = Instant::now();
-        let mut avoid = Avoid::new(Attempts::current());
+        let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);
-        let chosen = self.hub.choose(&request, &mut avoid, now, attach);
+        let chosen = self.cluster.choose(&request, &mut exclusions, now, attach);
         let unready = match chosen {
-            Ok(mut seat) => {
+            Ok(mut placed) => {
                 // Without a task to wake: who is not ready is polled again by the future.
                 let mut nobody = Context::from_waker(Waker::noop());
-                match seat.guard.inside(|| seat.service.poll_ready(&mut nobody)) {
+                match placed.guard.inside(|| placed.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
-                        let attempts = avoid.attempts();
-                        return ResponseFuture::send(seat, request, attempts, self.judge());
+                        let attempts = exclusions.attempts();
+                        return ResponseFuture::send(placed, request, attempts, self.judge());
                     }
-                    readiness => Some((seat, readiness)),
+                    readiness => Some((placed, readiness)),
                 }
             }
             Err(Missed::Policy(error)) => {
@@ -230,9 +234,10 @@ where
             }
             Err(_) => None,
         };
-        let mut waiting = Waiting::new(Arc::clone(&self.hub), self.client.clone(), request, avoid);
-        if let Some((seat, readiness)) = unready {
-            waiting.take_over(seat, readiness);
+        let mut waiting =
+            Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
+        if let Some((placed, readiness)) = unready {
+            waiting.take_over(placed, readiness);
         }
         ResponseFuture::wait(waiting, self.judge())
     }
@@ -248,12 +253,12 @@ impl<T, P: Policy, C, K: Clone, E: Clone> Balance<T, P, C, K, E> {
 impl<T, P: Policy, C: Clone, K: Clone, E: Clone> Clone for Balance<T, P, C, K, E> {
     fn clone(&self) -> Self {
         let Judge { classify, ends } = self.judge();
-        Self { hub: Arc::clone(&self.hub), client: self.client.clone(), classify, ends }
+        Self { cluster: Arc::clone(&self.cluster), client: self.client.clone(), classify, ends }
     }
 }
 
 impl<T, P: Policy, C, K, E> fmt::Debug for Balance<T, P, C, K, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Balance").field("hub", &self.hub).finish_non_exhaustive()
+        f.debug_struct("Balance").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }

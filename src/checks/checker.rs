@@ -12,13 +12,13 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::Either, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{
+use crate::checks::{
     Checks, Probe,
     rounds::{Finding, Rounds},
 };
 use crate::{
+    cluster::{Change, Cluster},
     error::ConfigError,
-    hub::{Change, Hub},
     policy::Policy,
 };
 
@@ -36,7 +36,7 @@ type Running = Pin<Box<dyn Future<Output = (u64, bool)> + Send>>;
 /// Returns the future that checks the endpoints of a balancer, unless the settings make no
 /// sense.
 pub(crate) fn check<T, P, R>(
-    hub: &Arc<Hub<T, P>>,
+    cluster: &Arc<Cluster<T, P>>,
     checks: Checks<R>,
 ) -> Result<Checker, ConfigError>
 where
@@ -45,14 +45,14 @@ where
     R: Probe<T>,
 {
     checks.validate()?;
-    let rounds = Rounds::new(hub.tickets.seed());
-    let (hub, running) = (Arc::downgrade(hub), FuturesUnordered::new());
-    let task = Task { hub, checks, rounds, seen: None, running };
+    let rounds = Rounds::new(cluster.tickets.seed());
+    let (cluster, running) = (Arc::downgrade(cluster), FuturesUnordered::new());
+    let task = Task { cluster, checks, rounds, seen: None, running };
     Ok(Checker(Box::pin(run(task))))
 }
 
 struct Task<T, P: Policy, R> {
-    hub: Weak<Hub<T, P>>,
+    cluster: Weak<Cluster<T, P>>,
     checks: Checks<R>,
     rounds: Rounds,
     /// The last change of the members that was seen.
@@ -67,13 +67,13 @@ where
     P: Policy,
     R: Probe<T>,
 {
-    while let Some(hub) = task.hub.upgrade() {
+    while let Some(cluster) = task.cluster.upgrade() {
         // Heard since before the look at the members, so that no change is missed; rings for
         // the last time when the balancer goes.
-        let mut bell = pin!(Arc::clone(&hub.bell).notified_owned());
+        let mut bell = pin!(Arc::clone(&cluster.bell).notified_owned());
         bell.as_mut().enable();
-        task.begin(&hub);
-        drop(hub);
+        task.begin(&cluster);
+        drop(cluster);
         let mut due = pin!(wait(task.next()));
         let ended = poll_fn(|cx| match task.running.poll_next_unpin(cx) {
             Poll::Ready(Some(ended)) => Poll::Ready(Some(ended)),
@@ -102,8 +102,8 @@ where
     R: Probe<T>,
 {
     /// Looks who the members are, and begins what is due.
-    fn begin(&mut self, hub: &Hub<T, P>) {
-        let (now, snapshot) = (Instant::now(), hub.snapshot.load());
+    fn begin(&mut self, cluster: &Cluster<T, P>) {
+        let (now, snapshot) = (Instant::now(), cluster.snapshot.load());
         if self.seen.replace(snapshot.roll) != Some(snapshot.roll) {
             let ids: Vec<_> = snapshot.nodes.iter().map(|node| node.state.id).collect();
             self.rounds.members(&ids, &self.checks, now);
@@ -135,14 +135,16 @@ where
     fn end(&mut self, id: u64, passed: bool) {
         let now = Instant::now();
         let finding = self.rounds.result(id, passed, &self.checks, now);
-        let Some(hub) = self.hub.upgrade().filter(|_| finding != Finding::Nothing) else { return };
-        hub.visit(now, |roster| {
-            let changed = roster.check(id, finding == Finding::Well, now);
+        let Some(cluster) = self.cluster.upgrade().filter(|_| finding != Finding::Nothing) else {
+            return;
+        };
+        cluster.visit(now, |core| {
+            let changed = core.check(id, finding == Finding::Well, now);
             ((), Change::health(changed))
         });
         if finding == Finding::Well {
             // A call may try it now that waits.
-            hub.bell.notify_waiters();
+            cluster.bell.notify_waiters();
         }
     }
 }

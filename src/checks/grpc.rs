@@ -11,7 +11,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use super::Probe;
+use crate::checks::Probe;
 use crate::{endpoint::Target, error::BoxError};
 
 /// Passes if the endpoint's `grpc.health.v1.Health` says that a service is serving; the
@@ -20,7 +20,7 @@ use crate::{endpoint::Target, error::BoxError};
 /// For endpoints that bring their own channel, as [`Direct`](crate::Direct) does.
 ///
 /// ```
-/// use counterpoise::checks::{Checks, grpc_health};
+/// use counterpoise::checks::{grpc_health, Checks};
 ///
 /// let checks = Checks::new(grpc_health("helloworld.Greeter"));
 /// ```

@@ -5,7 +5,7 @@ use std::{future::Future, marker::PhantomData, pin::Pin};
 use http::{Request, Response, StatusCode};
 use tower_service::Service;
 
-use super::Probe;
+use crate::checks::Probe;
 use crate::{endpoint::Target, error::BoxError};
 
 /// Passes if `GET path`, sent to the endpoint with this client, is answered with a status from
@@ -16,7 +16,11 @@ use crate::{endpoint::Target, error::BoxError};
 /// client of their own if connections should not be shared with the calls.
 ///
 /// ```
-/// use counterpoise::{BalanceLayer, Endpoint, RoundRobin, checks::{self, Checks}, discover};
+/// use counterpoise::checks::{self, Checks};
+/// use counterpoise::discover;
+/// use counterpoise::policy::RoundRobin;
+/// use counterpoise::BalanceLayer;
+/// use counterpoise::Endpoint;
 /// use counterpoise::http::Origin;
 /// use http::{Request, Response};
 ///
@@ -72,7 +76,11 @@ where
 /// As [`http_get()`], with a `reqwest::Client`.
 ///
 /// ```
-/// use counterpoise::{BalanceLayer, Endpoint, RoundRobin, checks::{self, Checks}, discover};
+/// use counterpoise::checks::{self, Checks};
+/// use counterpoise::discover;
+/// use counterpoise::policy::RoundRobin;
+/// use counterpoise::BalanceLayer;
+/// use counterpoise::Endpoint;
 /// use counterpoise::http::Origin;
 ///
 /// # #[tokio::main(flavor = "current_thread")]

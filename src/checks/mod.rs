@@ -15,11 +15,11 @@
 //!   does not prove that calls are. Its trial still decides.
 //! - Endpoints are well until checks say otherwise, also new ones.
 //! - [`max_ejected`](crate::Health::max_ejected), the rule that the only endpoint stays, and
-//!   [`panic`](crate::Health::panic) hold for both together. While health is ignored, calls go
+//!   [`panic_mode`](crate::Health::panic_mode) hold for both together. While health is ignored, calls go
 //!   also to endpoints that checks keep out; only checks bring those back.
 //!
 //! ```
-//! use counterpoise::{Balance, Direct, Endpoint, RoundRobin, checks::Checks, discover};
+//! use counterpoise::{checks::Checks, discover, policy::RoundRobin, Balance, Direct, Endpoint};
 //! use std::time::Duration;
 //!
 //! # #[tokio::main(flavor = "current_thread")]

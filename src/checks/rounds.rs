@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
-use super::Checks;
+use crate::checks::Checks;
 use crate::util::random::Random;
 
 /// The endpoints that are checked, by id. Pure: time is an argument.

@@ -4,14 +4,14 @@ use std::{future::Future, pin::Pin};
 
 use tokio::net::TcpStream;
 
-use super::Probe;
+use crate::checks::Probe;
 use crate::error::BoxError;
 
 /// Passes if a TCP connection can be made; it is closed at once. The closure says where, as
 /// `host:port`, from the endpoint's name and target.
 ///
 /// ```
-/// use counterpoise::checks::{Checks, tcp};
+/// use counterpoise::checks::{tcp, Checks};
 ///
 /// // The endpoints' keys are socket addresses.
 /// let checks = Checks::new(tcp(|name: &str, _: &counterpoise::Direct<()>| name.to_owned()));

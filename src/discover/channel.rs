@@ -26,7 +26,7 @@ use crate::{
 /// last handle is dropped.
 ///
 /// ```
-/// use counterpoise::{Direct, Endpoint, discover};
+/// use counterpoise::{discover, Direct, Endpoint};
 ///
 /// let (handle, changes) = discover::channel();
 /// handle.insert("a", Endpoint::new(Direct("service a")));

@@ -1,4 +1,4 @@
-//! Drains the discovery stream into the roster.
+//! Drains the discovery stream into the core.
 
 use std::{
     collections::HashMap,
@@ -19,14 +19,13 @@ use tokio::{
 };
 use tower::discover::{Change, Discover};
 
-use super::batch::Batch;
+use crate::cluster::batch::Batch;
 use crate::{
+    cluster::{self, Cluster, Prepared, node::Reports},
     endpoint::Endpoint,
     error::BoxError,
-    hub::{self, Hub, Prepared},
-    node::Door,
+    load::Meter,
     policy::Policy,
-    signals::Meter,
     util::is_roomy,
 };
 
@@ -66,9 +65,9 @@ enum Event {
     End,
 }
 
-/// The driver's end of the hub. When it is dropped, discovery is over.
+/// The driver's end of the cluster. When it is dropped, discovery is over.
 struct Link<T, P: Policy> {
-    hub: Weak<Hub<T, P>>,
+    cluster: Weak<Cluster<T, P>>,
     meter: Option<Arc<Meter>>,
     ended: bool,
 }
@@ -80,9 +79,13 @@ const POLL: usize = 1_024;
 const BATCH: usize = 65_536;
 
 impl<D: Discover, T, P: Policy> Driver<D, T, P> {
-    pub(crate) fn new(stream: D, hub: &Arc<Hub<T, P>>, closed: oneshot::Receiver<()>) -> Self {
-        let meter = hub.meter.as_ref().map(Arc::clone);
-        let link = Link { hub: Arc::downgrade(hub), meter, ended: false };
+    pub(crate) fn new(
+        stream: D,
+        cluster: &Arc<Cluster<T, P>>,
+        closed: oneshot::Receiver<()>,
+    ) -> Self {
+        let meter = cluster.meter.as_ref().map(Arc::clone);
+        let link = Link { cluster: Arc::downgrade(cluster), meter, ended: false };
         let (keys, batch) = (HashMap::new(), Batch::new());
         Self { stream, link, closed, keys, batch, preparing: None, event: None }
     }
@@ -151,24 +154,24 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         batch: &mut Batch<T>,
         keys: &mut HashMap<K, u64>,
     ) {
-        let door: Weak<dyn Door> = self.hub.clone();
+        let door: Weak<dyn Reports> = self.cluster.clone();
         batch.push(change, keys, &door, self.meter.as_ref(), Instant::now());
     }
 
     /// Applies a batch, or has its table compiled first if that takes long.
     fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Table>> {
-        let hub = self.hub.upgrade().filter(|_| batch.len() > 0)?;
+        let cluster = self.cluster.upgrade().filter(|_| batch.len() > 0)?;
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| {
             // What is kept is only known when it is applied.
-            !hub.settings.keep_last && hub.policy.is_costly(batch.len(), batch.weight())
+            !cluster.settings.keep_last && cluster.policy.is_costly(batch.len(), batch.weight())
         });
         let Some(runtime) = runtime else {
-            apply(&hub, batch, None);
+            apply(&cluster, batch, None);
             return None;
         };
-        let members = hub.inspect(|roster, _| batch.plan(roster.members()));
-        Some(Preparing { batch, table: runtime.spawn_blocking(move || hub.prepare(&members)) })
+        let members = cluster.inspect(|core, _| batch.plan(core.members()));
+        Some(Preparing { batch, table: runtime.spawn_blocking(move || cluster.prepare(&members)) })
     }
 
     /// Applies the batch whose table is ready.
@@ -182,30 +185,30 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         let table = ready!(Pin::new(table).poll(cx)).ok();
         let batch = std::mem::replace(batch, Batch::new());
         *preparing = None;
-        if let Some(hub) = self.hub.upgrade() {
-            apply(&hub, batch, table);
+        if let Some(cluster) = self.cluster.upgrade() {
+            apply(&cluster, batch, table);
         }
         Poll::Ready(())
     }
 }
 
 /// Applies a batch as if its changes came one by one, and publishes once.
-fn apply<T, P: Policy>(hub: &Hub<T, P>, batch: Batch<T>, table: Prepared<P::Table>) {
+fn apply<T, P: Policy>(cluster: &Cluster<T, P>, batch: Batch<T>, table: Prepared<P::Table>) {
     let now = Instant::now();
-    hub.visit_with(table, now, |roster| {
-        batch.apply(roster, now);
-        ((), hub::Change::Members)
+    cluster.visit_with(table, now, |core| {
+        batch.apply(core, now);
+        ((), cluster::Change::Members)
     });
     // After the publication, so that whoever knows of the update sees what it brought.
-    hub.progress.updated();
-    hub.bell.notify_waiters();
+    cluster.progress.updated();
+    cluster.bell.notify_waiters();
 }
 
 impl<T, P: Policy> Link<T, P> {
     fn failed(&self, error: BoxError) {
-        if let Some(hub) = self.hub.upgrade() {
-            hub.discovery_failed(error);
-            hub.bell.notify_waiters();
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.discovery_failed(error);
+            cluster.bell.notify_waiters();
         }
     }
 
@@ -213,9 +216,9 @@ impl<T, P: Policy> Link<T, P> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        if let Some(hub) = self.hub.upgrade() {
-            hub.progress.finish(stopped);
-            hub.bell.notify_waiters();
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.progress.finish(stopped);
+            cluster.bell.notify_waiters();
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 /// Of endpoints with equal keys the last one counts.
 ///
 /// ```
-/// use counterpoise::{Direct, Endpoint, discover};
+/// use counterpoise::{discover, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([
 ///     ("a", Endpoint::new(Direct("service a")).weight(4)),

@@ -4,13 +4,10 @@
 //! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module
 //! has two ready-made ones: a fixed [`list()`] and a [`channel()`] with a handle.
 
-mod batch;
 mod channel;
 pub(crate) mod driver;
-pub(crate) mod launcher;
 mod list;
-pub(crate) mod progress;
-pub(crate) mod roster;
 
 pub use channel::{Changes, Handle, channel};
+pub use driver::Driver;
 pub use list::{List, list};

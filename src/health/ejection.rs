@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Health;
-use crate::{node::Verdict, util::random::Random};
+use crate::health::settings::Health;
+use crate::{cluster::node::Verdict, util::random::Random};
 
 /// The record of one endpoint; kept under the door's mutex.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Health, overload::Lowered};
-use crate::policy::FULL;
+use crate::health::{overload::Lowered, settings::Health};
+use crate::util::fraction::FULL;
 
 /// The parts of one endpoint; kept under the door's mutex.
 #[derive(Debug)]

@@ -2,20 +2,23 @@
 //!
 //! Rules here are pure: time, chance and settings are arguments.
 
+pub(crate) mod capacity;
+pub(crate) mod classify;
 pub(crate) mod ejection;
 pub(crate) mod factors;
-mod fisher;
-mod outcome;
+pub(crate) mod fisher;
+pub(crate) mod outcome;
 pub(crate) mod outliers;
-mod overload;
+pub(crate) mod overload;
 pub(crate) mod pace;
-mod settings;
-mod slow_start;
+pub(crate) mod settings;
+pub(crate) mod slow_start;
 pub(crate) mod standing;
 
-pub use outcome::Outcome;
-pub use outliers::Outliers;
+pub use capacity::CapacityChange;
+pub use classify::ErrorsAreFailures;
+pub use outliers::OutlierDetection;
 pub use overload::Overload;
 pub use pace::LatencyWeights;
-pub use settings::{Health, Panic};
+pub use settings::PanicMode;
 pub use slow_start::SlowStart;

@@ -17,7 +17,7 @@ pub enum Outcome {
     /// The endpoint did not do its work. Adds to the count of failures.
     Failure,
     /// The endpoint pushed back: it works, but wants less. It gets less for a while, see
-    /// [`Overload`](crate::Overload). Counted, and changes no other count.
+    /// [`Overload`](crate::health::Overload). Counted, and changes no other count.
     Overload,
     /// The same, and the endpoint said for how long.
     OverloadFor(Duration),

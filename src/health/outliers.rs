@@ -1,7 +1,7 @@
 //! Ejection by rate: an endpoint that does worse than its peers, although not in a row.
 
-use super::fisher::tail;
-use crate::{error::ConfigError, signals::Tally};
+use crate::health::fisher::tail;
+use crate::{error::ConfigError, load::Tally};
 
 /// Ejects endpoints that fail more often than their peers, beside those that fail many times in
 /// a row.
@@ -52,13 +52,13 @@ use crate::{error::ConfigError, signals::Tally};
 /// end of an interval, behind the door.
 ///
 /// ```
-/// use counterpoise::{Health, Outliers};
+/// use counterpoise::{health::OutlierDetection, Health};
 ///
-/// let health = Health::new().outliers(Outliers::new().margin(0.05).slower_than(3.0));
+/// let health = Health::new().outlier_detection(OutlierDetection::new().margin(0.05).slower_than(3.0));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use]
-pub struct Outliers {
+pub struct OutlierDetection {
     min_calls: u64,
     margin: f64,
     false_ejections: f64,
@@ -79,13 +79,13 @@ pub(crate) enum Fault {
     Latency,
 }
 
-impl Default for Outliers {
+impl Default for OutlierDetection {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Outliers {
+impl OutlierDetection {
     /// Creates the default settings.
     pub const fn new() -> Self {
         Self { min_calls: 20, margin: 0.1, false_ejections: 1e-4, slower_than: None }
@@ -166,7 +166,7 @@ impl Outliers {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |problem| Err(ConfigError::new("outliers", problem));
+        let refuse = |problem| Err(ConfigError::new("outlier_detection", problem));
         match self {
             _ if self.min_calls == 0 => refuse("needs min_calls of at least 1"),
             _ if !(0.0..1.0).contains(&self.margin) => refuse("needs a margin from 0 to below 1"),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn judged(tallies: &[Tally]) -> Vec<usize> {
-        Outliers::new().judge(tallies).into_iter().map(|(place, _)| place).collect()
+        OutlierDetection::new().judge(tallies).into_iter().map(|(place, _)| place).collect()
     }
 
     #[test]
@@ -225,22 +225,22 @@ mod tests {
     fn what_is_certain_but_small_is_within_the_margin() {
         let tallies = [tally(990_000, 10_000), tally(1_000_000, 0), tally(1_000_000, 0)];
         assert_eq!(judged(&tallies), [0; 0]);
-        assert_eq!(Outliers::new().margin(0.0).judge(&tallies), [(0, Fault::Failures)]);
+        assert_eq!(OutlierDetection::new().margin(0.0).judge(&tallies), [(0, Fault::Failures)]);
     }
 
     #[test]
     fn slow_calls_are_judged_like_failures() {
         let mut tallies = vec![Tally { successes: 100, ..Tally::default() }; 3];
         tallies[1].slow = 60;
-        assert_eq!(Outliers::new().judge(&tallies), []);
-        assert_eq!(Outliers::new().slower_than(2.0).judge(&tallies), [(1, Fault::Latency)]);
+        assert_eq!(OutlierDetection::new().judge(&tallies), []);
+        assert_eq!(OutlierDetection::new().slower_than(2.0).judge(&tallies), [(1, Fault::Latency)]);
     }
 
     #[test]
     fn false_ejections_keep_to_the_budget() {
         let mut random = Random::seeded(7);
         for (n, calls, failing) in [(2, 30, 0.5), (3, 100, 0.05), (20, 50, 0.2)] {
-            let settings = Outliers::new().margin(0.0).false_ejections(0.05);
+            let settings = OutlierDetection::new().margin(0.0).false_ejections(0.05);
             let rounds = 2_000;
             let mut ejecting = 0;
             for _ in 0..rounds {

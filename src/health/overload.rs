@@ -27,7 +27,7 @@ use crate::{
 /// | `max_hold` | 300 s | `hold` to a year |
 ///
 /// ```
-/// use counterpoise::{Health, Overload};
+/// use counterpoise::{health::Overload, Health};
 /// use std::time::Duration;
 ///
 /// let health = Health::new().overload(Overload::new().hold(Duration::from_secs(2)));

@@ -1,7 +1,7 @@
 //! Weights by latency: an endpoint that stays slower than its peers gets less.
 
-use super::{Health, factors::Factors};
-use crate::{error::ConfigError, signals::Tally};
+use crate::health::{factors::Factors, settings::Health};
+use crate::{error::ConfigError, load::Tally};
 
 /// Lowers the weight of endpoints that stay slower than their peers, and gives it back.
 ///
@@ -11,7 +11,7 @@ use crate::{error::ConfigError, signals::Tally};
 /// `floor`; below `below` times, or with fewer than `min_calls` calls to tell by, each gives
 /// that back. In between, everything stays as it is.
 ///
-/// For policies that do not look at latency by themselves; beside [`PeakEwma`](crate::PeakEwma)
+/// For policies that do not look at latency by themselves; beside [`PeakEwma`](crate::policy::PeakEwma)
 /// it would count twice.
 ///
 /// | setting | default | accepted |
@@ -23,7 +23,7 @@ use crate::{error::ConfigError, signals::Tally};
 /// | `min_calls` | 10 | 1 and more |
 ///
 /// ```
-/// use counterpoise::{Health, LatencyWeights};
+/// use counterpoise::{health::LatencyWeights, Health};
 ///
 /// let health = Health::new().latency_weights(LatencyWeights::new().floor(0.5));
 /// ```

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{LatencyWeights, Outliers, Overload, SlowStart, standing::MAX_FAILURES};
+use crate::health::{
+    LatencyWeights, OutlierDetection, Overload, SlowStart, standing::MAX_FAILURES,
+};
 use crate::{
     error::ConfigError,
     util::time::{SHORT, YEAR},
@@ -32,11 +34,11 @@ use crate::{
 /// | `trial_successes` | 1 | 1 and more |
 /// | `max_ejected` | 1.0 | 0 to 1; 0 ejects nobody |
 /// | `panic_below` | 0.0 | 0 to 1 |
-/// | `panic` | [`Panic::UseAll`] | |
+/// | `panic_mode` | [`PanicMode::UseAll`] | |
 /// | `drop_counts_after` | 1 s | any; 0 counts every drop |
 /// | `overload` | [`Overload::new`] | |
 /// | `slow_start` | off | [`SlowStart`] |
-/// | `outliers` | off | [`Outliers`] |
+/// | `outlier_detection` | off | [`OutlierDetection`] |
 /// | `latency_weights` | off | [`LatencyWeights`] |
 /// | `interval` | 10 s | a millisecond to a year |
 ///
@@ -45,7 +47,7 @@ use crate::{
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
 ///
 /// ```
-/// use counterpoise::{Builder, Health, RoundRobin, discover};
+/// use counterpoise::{discover, policy::RoundRobin, Builder, Health};
 /// use std::time::Duration;
 ///
 /// let health = Health::new().consecutive_failures(3).base_ejection(Duration::from_secs(2));
@@ -64,12 +66,12 @@ pub struct Health {
     trial_successes: u32,
     max_ejected: f64,
     panic_below: f64,
-    panic: Panic,
+    panic: PanicMode,
     drop_counts_after: Duration,
     ejects: bool,
     pub(super) overload: Overload,
     pub(super) slow_start: Option<SlowStart>,
-    pub(crate) outliers: Option<Outliers>,
+    pub(crate) outliers: Option<OutlierDetection>,
     pub(super) latency_weights: Option<LatencyWeights>,
     pub(crate) interval: Duration,
 }
@@ -77,7 +79,7 @@ pub struct Health {
 /// What happens to calls when too few endpoints are healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Panic {
+pub enum PanicMode {
     /// Health is ignored: calls are spread over all endpoints with a weight. A success
     /// brings its endpoint back at once.
     UseAll,
@@ -96,7 +98,7 @@ impl Default for Health {
             trial_successes: 1,
             max_ejected: 1.0,
             panic_below: 0.0,
-            panic: Panic::UseAll,
+            panic: PanicMode::UseAll,
             drop_counts_after: Duration::from_secs(1),
             ejects: true,
             overload: Overload::new(),
@@ -173,7 +175,7 @@ impl Health {
         self
     }
 
-    /// Sets below what share of healthy endpoints [`panic`](Self::panic) applies. With no
+    /// Sets below what share of healthy endpoints [`panic_mode`](Self::panic_mode) applies. With no
     /// healthy endpoint at all it always does. Default: 0.0.
     pub fn panic_below(mut self, share: f64) -> Self {
         self.panic_below = share;
@@ -181,8 +183,8 @@ impl Health {
     }
 
     /// Sets what happens to calls when too few endpoints are healthy. Default:
-    /// [`Panic::UseAll`].
-    pub fn panic(mut self, panic: Panic) -> Self {
+    /// [`PanicMode::UseAll`].
+    pub fn panic_mode(mut self, panic: PanicMode) -> Self {
         self.panic = panic;
         self
     }
@@ -211,7 +213,7 @@ impl Health {
     }
 
     /// Ejects endpoints that do worse than their peers, too. Default: off.
-    pub fn outliers(mut self, outliers: Outliers) -> Self {
+    pub fn outlier_detection(mut self, outliers: OutlierDetection) -> Self {
         self.outliers = Some(outliers);
         self
     }
@@ -222,7 +224,7 @@ impl Health {
         self
     }
 
-    /// Sets how often endpoints are compared with their peers, for [`outliers`](Self::outliers)
+    /// Sets how often endpoints are compared with their peers, for [`outlier_detection`](Self::outlier_detection)
     /// and [`latency_weights`](Self::latency_weights). Default: 10 s.
     ///
     /// The first call at or after the end of an interval has it judged: without calls there
@@ -262,7 +264,7 @@ impl Health {
     }
 
     pub(crate) const fn fails_in_panic(&self) -> bool {
-        matches!(self.panic, Panic::Fail)
+        matches!(self.panic, PanicMode::Fail)
     }
 
     /// Returns how many of `candidates` may be out at once.
@@ -304,7 +306,7 @@ impl Health {
         refuse(interval, "interval", "must be from a millisecond to a year")?;
         self.overload.validate()?;
         self.slow_start.as_ref().map_or(Ok(()), SlowStart::validate)?;
-        self.outliers.as_ref().map_or(Ok(()), Outliers::validate)?;
+        self.outliers.as_ref().map_or(Ok(()), OutlierDetection::validate)?;
         self.latency_weights.as_ref().map_or(Ok(()), LatencyWeights::validate)
     }
 }

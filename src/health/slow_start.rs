@@ -12,7 +12,7 @@ use crate::{
 /// The part of the weight that counts, `t` after the endpoint joined or returned, is
 /// *max(floor, (t / window)^(1 / aggression))*, and 1 from the end of the window on. Every policy
 /// follows it, also those without weights; under a keyed policy the endpoint takes over its keys
-/// one after the other, each once (see [`Keyed`](crate::Keyed) for who has them until then). Of n
+/// one after the other, each once (see [`Keyed`](crate::policy::affinity::Keyed) for who has them until then). Of n
 /// endpoints of equal weight one that counts for f gets a share of f / (n - 1 + f); by keys, f
 /// times the share of keys that it owns. Before an ejected endpoint is back at `floor`, it has had
 /// its one call, the trial.
@@ -31,7 +31,7 @@ use crate::{
 /// the policy's table for each step.
 ///
 /// ```
-/// use counterpoise::{Health, SlowStart};
+/// use counterpoise::{health::SlowStart, Health};
 /// use std::time::Duration;
 ///
 /// let health = Health::new().slow_start(SlowStart::new(Duration::from_secs(30)).floor(0.05));

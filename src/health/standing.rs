@@ -2,13 +2,13 @@
 //!
 //! Whoever admits a call, counts a failure or clears the count touches only this word.
 //! The state in it is changed only under the door's mutex, and every change of state
-//! begins a new *period*: what a call reports counts only in the period that admitted it.
+//! begins a new *epoch*: what a call reports counts only in the epoch that admitted it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a health period: it changes with every ejection and every return.
+/// The number of a health epoch: it changes with every ejection and every return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Period(u32);
+pub(crate) struct Epoch(u32);
 
 /// Where an endpoint stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum State {
     CheckedOut,
 }
 
-/// `period: 32 | failures: 29 | drained: 1 | state: 2`.
+/// `epoch: 32 | failures: 29 | drained: 1 | state: 2`.
 #[derive(Debug, Default)]
 pub(crate) struct Standing(AtomicU64);
 
@@ -53,8 +53,8 @@ impl Word {
         ((self.0 >> FAILURES) & FAILURES_MASK) as u32
     }
 
-    const fn period(self) -> Period {
-        Period((self.0 >> PERIOD) as u32)
+    const fn epoch(self) -> Epoch {
+        Epoch((self.0 >> PERIOD) as u32)
     }
 
     const fn is_drained(self) -> bool {
@@ -66,16 +66,16 @@ impl Word {
         Self(cleared | ((failures as u64) << FAILURES))
     }
 
-    /// The first word of the next period: the count starts at zero.
+    /// The first word of the next epoch: the count starts at zero.
     const fn next(self, state: State) -> Self {
-        let period = self.period().0.wrapping_add(1) as u64;
+        let epoch = self.epoch().0.wrapping_add(1) as u64;
         let state = match state {
             State::Serving => 0,
             State::Ejected => 1,
             State::Gone => 2,
             State::CheckedOut => 3,
         };
-        Self((period << PERIOD) | (self.0 & DRAINED) | state)
+        Self((epoch << PERIOD) | (self.0 & DRAINED) | state)
     }
 }
 
@@ -96,8 +96,8 @@ impl Standing {
         self.load().failures()
     }
 
-    pub(crate) fn period(&self) -> Period {
-        self.load().period()
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.load().epoch()
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -111,48 +111,48 @@ impl Standing {
     /// Opens or refuses the gate for one call. `panic` also lets calls through to ejected
     /// endpoints.
     #[inline]
-    pub(crate) fn admit(&self, panic: bool) -> Option<Period> {
+    pub(crate) fn admit(&self, panic: bool) -> Option<Epoch> {
         let word = self.load();
         let open = match word.state() {
             State::Serving => true,
             State::Ejected | State::CheckedOut => panic,
             State::Gone => false,
         };
-        (open && !word.is_drained()).then(|| word.period())
+        (open && !word.is_drained()).then(|| word.epoch())
     }
 
     /// Notes a success; returns true if it should bring an ejected endpoint back.
     #[inline]
-    pub(crate) fn success(&self, period: Period) -> bool {
+    pub(crate) fn success(&self, epoch: Epoch) -> bool {
         let word = self.load();
-        if word.period() != period {
+        if word.epoch() != epoch {
             return false;
         }
         if word.failures() != 0 {
-            let same = |w: Word| w.period() == period && w.failures() != 0;
+            let same = |w: Word| w.epoch() == epoch && w.failures() != 0;
             self.update(|w| same(w).then(|| w.with_failures(0)));
         }
         word.state() == State::Ejected
     }
 
     /// Notes a failure; returns true if the endpoint has failed `threshold` times in a row.
-    pub(crate) fn failure(&self, period: Period, threshold: u32) -> bool {
-        let counts = |w: Word| w.period() == period && w.state() == State::Serving;
+    pub(crate) fn failure(&self, epoch: Epoch, threshold: u32) -> bool {
+        let counts = |w: Word| w.epoch() == epoch && w.state() == State::Serving;
         let raised = |w: Word| w.with_failures((w.failures() + 1).min(MAX_FAILURES));
         self.update(|w| counts(w).then(|| raised(w)))
             .is_some_and(|w| raised(w).failures() >= threshold)
     }
 
-    /// Begins a new period. Only under the door's mutex.
+    /// Begins a new epoch. Only under the door's mutex.
     pub(crate) fn enter(&self, state: State) {
         self.update(|w| Some(w.next(state)));
     }
 
-    /// Ejects if the endpoint still serves, in the given period, with that many failures:
+    /// Ejects if the endpoint still serves, in the given epoch, with that many failures:
     /// a success may have come in between. Only under the door's mutex.
-    pub(crate) fn eject(&self, period: Period, threshold: u32) -> bool {
+    pub(crate) fn eject(&self, epoch: Epoch, threshold: u32) -> bool {
         let failed = |w: Word| {
-            w.period() == period && w.state() == State::Serving && w.failures() >= threshold
+            w.epoch() == epoch && w.state() == State::Serving && w.failures() >= threshold
         };
         self.update(|w| failed(w).then(|| w.next(State::Ejected))).is_some()
     }
@@ -186,33 +186,33 @@ mod tests {
     #[test]
     fn a_success_between_threshold_and_ejection_wins() {
         let standing = Standing::default();
-        let period = standing.admit(false).unwrap();
-        assert!(standing.failure(period, 1));
-        standing.success(period);
-        assert!(!standing.eject(period, 1));
+        let epoch = standing.admit(false).unwrap();
+        assert!(standing.failure(epoch, 1));
+        standing.success(epoch);
+        assert!(!standing.eject(epoch, 1));
     }
 
     #[test]
     fn draining_keeps_period_and_count() {
         let standing = Standing::default();
-        let period = standing.admit(false).unwrap();
-        standing.failure(period, 9);
+        let epoch = standing.admit(false).unwrap();
+        standing.failure(epoch, 9);
         standing.set_drained(true);
         assert!(standing.admit(true).is_none());
         standing.set_drained(false);
-        assert_eq!(standing.admit(false), Some(period));
+        assert_eq!(standing.admit(false), Some(epoch));
         assert_eq!(standing.failures(), 1);
     }
 
     #[test]
     fn the_largest_count_and_period_overflow_into_nothing() {
         let standing = Standing(AtomicU64::new(!(STATE | DRAINED)));
-        let period = standing.admit(false).unwrap();
-        assert!(standing.failure(period, MAX_FAILURES));
+        let epoch = standing.admit(false).unwrap();
+        assert!(standing.failure(epoch, MAX_FAILURES));
         assert_eq!(standing.failures(), MAX_FAILURES);
         assert_eq!((standing.load().state(), standing.is_drained()), (State::Serving, false));
         standing.enter(State::Ejected);
-        assert_eq!((standing.period(), standing.failures()), (Period(0), 0));
+        assert_eq!((standing.epoch(), standing.failures()), (Epoch(0), 0));
         assert_eq!(standing.load().state(), State::Ejected);
     }
 }

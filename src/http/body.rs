@@ -10,11 +10,13 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{ClassifyBody, ClassifyEnd, Head};
+use crate::http::{ClassifyBody, ClassifyEnd, Head};
 use crate::{
-    ends::{Call, Ends, sealed},
-    health::Outcome,
-    in_flight::InFlight,
+    call::{
+        completion::{Call, Ends, sealed},
+        guard::Guard,
+    },
+    health::outcome::Outcome,
 };
 
 /// A call is over with the first data of its body: for streams that begin when work is done,
@@ -36,12 +38,12 @@ pub struct AtFirstData;
 /// [`base_ejection`](crate::Health::base_ejection).
 ///
 /// For streams that are open for long, rather use [`AtFirstData`] beside
-/// [`PeakEwma`](crate::PeakEwma): their whole time would count as latency.
+/// [`PeakEwma`](crate::policy::PeakEwma): their whole time would count as latency.
 ///
 /// For `http::Response`. The response has another type of body, [`Tracked`].
 ///
 /// ```
-/// use counterpoise::{Builder, http::{AtBodyEnd, Grpc}};
+/// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder};
 ///
 /// let builder = Builder::new().classify(Grpc::new()).ends(AtBodyEnd::new());
 /// ```
@@ -128,7 +130,7 @@ pin_project! {
 
 /// What is left of a call whose response has begun.
 struct Follower<E: ClassifyEnd> {
-    guard: InFlight,
+    guard: Guard,
     /// Judges the end; none if the head has told the outcome.
     end: Option<E>,
     to_first_data: bool,

@@ -2,9 +2,9 @@
 
 use http::{HeaderMap, Response};
 
-use crate::{
+use crate::health::{
     classify::{Classify, ErrorsAreFailures},
-    health::Outcome,
+    outcome::Outcome,
 };
 
 /// Classifies responses whose bodies are followed, by [`AtBodyEnd`](super::AtBodyEnd).

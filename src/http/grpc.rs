@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::{
+use crate::health::{classify::Classify, outcome::Outcome};
+use crate::http::{
     ClassifyBody, ClassifyEnd, Head,
     status::{overload, whole},
 };
-use crate::{classify::Classify, health::Outcome};
 
 /// Classifies gRPC responses by `grpc-status`, wherever it is.
 ///
@@ -29,7 +29,7 @@ use crate::{classify::Classify, health::Outcome};
 /// default a call ends at the head, and a head without a status is a success.
 ///
 /// ```
-/// use counterpoise::{Builder, Outcome, http::{AtBodyEnd, Grpc}};
+/// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder, Outcome};
 ///
 /// let unimplemented = 12;
 /// let grpc = Grpc::new().with(unimplemented, Outcome::Failure);

@@ -1,10 +1,10 @@
 //! Keys of HTTP requests, for the policies that keep a key with one endpoint.
 //!
 //! Each works on [`http::Request`] and, with the feature `reqwest`, on
-//! `reqwest::Request`. They are put together by [`Combine`](crate::Combine).
+//! `reqwest::Request`. They are put together by [`Combine`](crate::policy::affinity::Combine).
 //!
 //! ```
-//! use counterpoise::{Combine, RingHash, http::key};
+//! use counterpoise::{http::key, policy::affinity::{Combine, RingHash}};
 //!
 //! let policy = RingHash::on(key::header("x-user").or(key::cookie("session")));
 //! ```
@@ -14,7 +14,7 @@ use http::{
     header::{COOKIE, HOST},
 };
 
-use crate::policy::{Affinity, Key, Keyed, Structure};
+use crate::policy::affinity::{Affinity, Key, Keyed, Structure};
 
 /// The value of a header; with several values, the first.
 ///
@@ -157,7 +157,7 @@ fn split(pair: &str, at: char) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Combine;
+    use crate::policy::affinity::Combine;
 
     fn request() -> Request<()> {
         Request::builder()

@@ -16,7 +16,7 @@
 //! ```
 //! # #[cfg(feature = "reqwest")]
 //! # fn endpoints() -> Result<(), reqwest::Error> {
-//! use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
+//! use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
 //! use std::net::SocketAddr;
 //!
 //! let addresses = [SocketAddr::from(([10, 0, 0, 1], 443)), SocketAddr::from(([10, 0, 0, 2], 443))];

@@ -28,7 +28,7 @@ use crate::endpoint::Target;
 /// `reqwest` for `reqwest::Client`. See the [module](crate::http) on TLS.
 ///
 /// ```
-/// use counterpoise::{Endpoint, http::Origin};
+/// use counterpoise::{http::Origin, Endpoint};
 ///
 /// # fn main() -> Result<(), counterpoise::http::OriginError> {
 /// let endpoint = Endpoint::new(Origin::try_from("http://10.0.0.1:8080")?).weight(4);

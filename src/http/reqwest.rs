@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::HOST};
 use reqwest::{Request, Url};
 use tower_service::Service;
 
-use super::{AtOrigin, Origin, key::sealed::HttpRequest};
+use crate::http::{AtOrigin, Origin, key::sealed::HttpRequest};
 
 impl<C: Service<Request>> Service<Request> for AtOrigin<C> {
     type Response = C::Response;

@@ -8,7 +8,7 @@ use std::{
 
 use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
 
-use crate::{classify::Classify, health::Outcome};
+use crate::health::{classify::Classify, outcome::Outcome};
 
 /// Classifies HTTP responses by their status.
 ///
@@ -23,7 +23,7 @@ use crate::{classify::Classify, health::Outcome};
 /// `reqwest::Response`.
 ///
 /// ```
-/// use counterpoise::{Builder, Outcome, http::Status};
+/// use counterpoise::{http::Status, Builder, Outcome};
 ///
 /// // An upstream that is missing is no fault of the gateway, and 408 is.
 /// let status = Status::new().with(502..=502, Outcome::Neutral).with(408..=408, Outcome::Failure);

@@ -3,8 +3,8 @@
 use http::{HeaderMap, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse};
 
-use super::{ClassifyBody, ClassifyEnd, Head};
-use crate::{classify::Classify, health::Outcome};
+use crate::health::{classify::Classify, outcome::Outcome};
+use crate::http::{ClassifyBody, ClassifyEnd, Head};
 
 /// Classifies by a [classifier of tower-http 0.7](tower_http::classify): what it calls a failure
 /// is one, and everything else a success.
@@ -14,7 +14,7 @@ use crate::{classify::Classify, health::Outcome};
 /// these classifiers know push-back.
 ///
 /// ```
-/// use counterpoise::{Builder, http::ByTowerHttp};
+/// use counterpoise::{http::ByTowerHttp, Builder};
 /// use tower_http::classify::ServerErrorsAsFailures;
 ///
 /// let builder = Builder::new().classify(ByTowerHttp::new(ServerErrorsAsFailures::new()));

@@ -2,15 +2,15 @@
 
 use std::{any::Any, fmt, sync::Arc};
 
-use super::{Choice, Claim, Pick, Policy, Turn, View};
-use crate::signals::Signals;
+use crate::load::Signals;
+use crate::policy::{Choice, Claim, Pick, Policy, Turn, View};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
 /// Cost per pick: a virtual call more than the policy inside.
 ///
 /// ```
-/// use counterpoise::{BoxPolicy, ModuloRoundRobin, RoundRobin};
+/// use counterpoise::policy::{BoxPolicy, ModuloRoundRobin, RoundRobin};
 ///
 /// fn by_name(name: &str) -> Option<BoxPolicy<String>> {
 ///     match name {

@@ -2,12 +2,12 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use super::{
+use crate::load::Signals;
+use crate::policy::{
     Choice, Pick, Policy, Turn, View,
-    choices::{MOST, best_of, best_of_all},
+    p2c::{MOST, best_of, best_of_all},
     random::{WeightedTable, member},
 };
-use crate::signals::Signals;
 
 /// Draws two endpoints at random and takes the one that holds fewer calls for its weight.
 ///
@@ -27,7 +27,7 @@ use crate::signals::Signals;
 /// bytes per endpoint.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, LeastRequest, discover};
+/// use counterpoise::{discover, policy::LeastRequest, Balance, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([
 ///     ("a", Endpoint::new(Direct("a service"))),

@@ -5,41 +5,34 @@
 //! request. Both are pure: what the table holds and what a pick returns depend on nothing
 //! else, so that every choice can be repeated.
 
+pub mod affinity;
 mod boxed;
-mod choices;
-mod keyed;
+mod context;
 mod least_request;
+mod members;
+mod p2c;
 mod peak_ewma;
 mod random;
 mod round_robin;
 mod smooth_weighted;
 pub(crate) mod ticket;
-mod turn;
-mod view;
 
+pub use crate::load::Signals;
 pub use boxed::{BoxPolicy, BoxTable};
-pub(crate) use keyed::keeps;
-pub use keyed::{
-    Affinity, And, Combine, Fallback, HashMod, Key, KeyMap, Keyed, KeyedTable, Maglev, Or, Owner,
-    Rendezvous, Ring, RingHash, Scores, Skipped, Slots, Spans, Structure,
-};
+pub use context::Turn;
+pub(crate) use context::{Gate, Sight};
 pub use least_request::LeastRequest;
+pub use members::{Member, View};
 pub use peak_ewma::{CostTable, PeakEwma};
 pub use random::{Random, RandomTable, WeightedRandom, WeightedTable};
 pub(crate) use round_robin::rotate;
-pub use round_robin::{MaskRoundRobin, ModuloRoundRobin, RotationTable, RoundRobin};
+pub use round_robin::{ModuloRoundRobin, RotationTable, RoundRobin};
 pub use smooth_weighted::{SmoothTable, SmoothWeighted};
-pub use turn::Turn;
-pub(crate) use turn::{Gate, Sight};
-pub(crate) use view::FULL;
-pub use view::{Member, View};
-
-use crate::signals::Signals;
 
 /// Compiles what its picks need to know of the members.
 ///
 /// ```
-/// use counterpoise::{Choice, Pick, Policy, Signals, Turn, View};
+/// use counterpoise::policy::{Choice, Pick, Policy, Signals, Turn, View};
 /// use std::time::Duration;
 ///
 /// /// Of two endpoints at random, the one that is expected to answer sooner.

@@ -2,12 +2,12 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use super::{
+use crate::load::Signals;
+use crate::policy::{
     Choice, Pick, Policy, Turn, View,
-    choices::{MOST, best_of},
+    p2c::{MOST, best_of},
     random::{WeightedTable, member},
 };
-use crate::signals::Signals;
 
 /// Draws two endpoints at random and takes the one with the lower cost: the moving latency
 /// of its calls, times the calls that it would then hold for its weight.
@@ -47,7 +47,7 @@ use crate::signals::Signals;
 /// Memory: at most 16 bytes per endpoint. Reading costs changes nothing.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, PeakEwma, discover};
+/// use counterpoise::{discover, policy::PeakEwma, Balance, Direct, Endpoint};
 /// use std::time::Duration;
 ///
 /// let endpoints = discover::list([

@@ -1,6 +1,6 @@
 //! Random choice, even or by weight.
 
-use super::{Choice, Pick, Policy, Turn, View};
+use crate::policy::{Choice, Pick, Policy, Turn, View};
 
 /// Chooses an eligible endpoint at random, each with the same chance.
 ///
@@ -10,7 +10,7 @@ use super::{Choice, Pick, Policy, Turn, View};
 /// and none with a single endpoint. Cost per rebuild: O(n) to see that all capacities are alike.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, Random, discover};
+/// use counterpoise::{discover, policy::Random, Balance, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
 /// let balance = Balance::new(endpoints, Random::new());
@@ -29,7 +29,7 @@ pub struct Random;
 /// bytes per endpoint.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, WeightedRandom, discover};
+/// use counterpoise::{discover, policy::WeightedRandom, Balance, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([
 ///     ("large", Endpoint::new(Direct("a service")).weight(4)),

@@ -1,9 +1,6 @@
 //! Round robin: each eligible endpoint in turn.
 
-use super::{Choice, Pick, Policy, Turn, View, smooth_weighted::SmoothTable};
-
-/// Round robin: the one to use. Another name of [`MaskRoundRobin`].
-pub type RoundRobin = MaskRoundRobin;
+use crate::policy::{Choice, Pick, Policy, Turn, View, smooth_weighted::SmoothTable};
 
 /// Round robin that masks the ticket where the number of endpoints is a power of two, and
 /// takes the unsigned remainder elsewhere.
@@ -16,29 +13,31 @@ pub type RoundRobin = MaskRoundRobin;
 ///
 /// Weights are ignored, but for zero. Capacities are not: while those of the eligible
 /// endpoints differ, because one starts slowly, say, the rotation is that of
-/// [`SmoothWeighted`](crate::SmoothWeighted) with the capacities for weights, at its costs.
+/// [`SmoothWeighted`](crate::policy::SmoothWeighted) with the capacities for weights, at its costs.
 /// Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per rebuild: O(n)
 /// to see that all capacities are alike.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, RoundRobin, discover};
+/// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
 /// let balance = Balance::new(endpoints, RoundRobin::new());
 /// ```
+#[doc(alias = "mask")]
+#[doc(alias = "MaskRoundRobin")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct MaskRoundRobin;
+pub struct RoundRobin;
 
 /// Round robin that always takes the unsigned remainder of the ticket.
 ///
-/// Picks what [`MaskRoundRobin`] picks, a few nanoseconds later where the number of
+/// Picks what [`RoundRobin`] picks, a few nanoseconds later where the number of
 /// endpoints is a power of two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuloRoundRobin;
 
-impl MaskRoundRobin {
+impl RoundRobin {
     /// Creates the policy.
     #[must_use]
     pub const fn new() -> Self {
@@ -84,7 +83,7 @@ impl RotationTable {
     }
 }
 
-impl Policy for MaskRoundRobin {
+impl Policy for RoundRobin {
     type Table = RotationTable;
 
     fn compile(&self, view: &View<'_>, previous: Option<&RotationTable>) -> RotationTable {
@@ -100,7 +99,7 @@ impl Policy for ModuloRoundRobin {
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for MaskRoundRobin {
+impl<Req: ?Sized> Pick<Req> for RoundRobin {
     fn pick(&self, table: &RotationTable, _request: &Req, turn: &Turn<'_>) -> Choice {
         let place =
             |ticket, n: u64| if n.is_power_of_two() { ticket & (n - 1) } else { ticket % n };

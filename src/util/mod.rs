@@ -1,7 +1,6 @@
 //! Small helpers that know nothing of load balancing.
 
-pub(crate) mod approx;
-pub(crate) mod fading;
+pub(crate) mod fraction;
 pub(crate) mod hash;
 pub(crate) mod padded;
 pub(crate) mod random;

@@ -16,8 +16,9 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, Direct, Endpoint, EndpointState, Health, RingHash, SmoothWeighted,
-    discover,
+    Attempts, Balance, Builder, Direct, Endpoint, Health, discover,
+    observe::EndpointState,
+    policy::{SmoothWeighted, affinity::RingHash},
 };
 use tower::Service;
 
@@ -154,7 +155,7 @@ fn keys_of_twins_do_not_move_when_others_change() {
 /// A map's `moved` tells owners by name, and twins are the same by name.
 #[test]
 fn nothing_moves_between_a_set_with_twins_and_itself() {
-    let policy = counterpoise::HashMod::by(KEY);
+    let policy = counterpoise::policy::affinity::HashMod::by(KEY);
     let map = policy.map([("x", 1), ("x", 1), ("y", 1)]);
     assert_eq!(map.moved(&map), 0.0);
 }
@@ -182,7 +183,7 @@ async fn a_ring_of_a_million_points_is_not_made_on_an_async_thread() {
     assert!(!threads.contains(&std::thread::current().id()), "made by the driver itself");
 }
 
-fn owned_by(bed: &KeyedBed<impl counterpoise::Pick<Ask>>, name: &str) -> String {
+fn owned_by(bed: &KeyedBed<impl counterpoise::policy::Pick<Ask>>, name: &str) -> String {
     keys(1_000).into_iter().find(|key| bed.owner(key) == name).unwrap()
 }
 

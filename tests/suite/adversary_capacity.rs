@@ -4,9 +4,13 @@
 use std::{any::type_name, time::Duration};
 
 use counterpoise::{
-    Attempts, Builder, EndpointState, Health, LatencyWeights, LeastRequest, Maglev, Outcome,
-    Outliers, Pick, Rendezvous, RingHash, RoundRobin, SlowStart, SmoothWeighted, Structure,
-    discover,
+    Attempts, Builder, Health, Outcome, discover,
+    health::{LatencyWeights, OutlierDetection, SlowStart},
+    observe::EndpointState,
+    policy::{
+        LeastRequest, Pick, RoundRobin, SmoothWeighted,
+        affinity::{Maglev, Rendezvous, RingHash, Structure},
+    },
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -208,7 +212,7 @@ async fn a_waiting_call_does_not_spin_while_steps_are_due_often() {
     for window in [MILLISECOND, 10 * SECOND] {
         let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
         let health = eject1().slow_start(SlowStart::new(window)).interval(SECOND);
-        let health = health.outliers(Outliers::new());
+        let health = health.outlier_detection(OutlierDetection::new());
         let builder = Builder::new().health(health);
         let (handle, mut balance) = over(&[("a", &a)], builder, RoundRobin::new()).await;
         handle.insert("b", b.endpoint());
@@ -246,7 +250,7 @@ async fn recovers<P: Pick<()>>(policy: P, seed: u64) {
     let health = eject1()
         .max_ejection(20 * SECOND)
         .slow_start(SlowStart::new(SECOND))
-        .outliers(Outliers::new().min_calls(1))
+        .outlier_detection(OutlierDetection::new().min_calls(1))
         .latency_weights(LatencyWeights::new().min_calls(1))
         .interval(SECOND / 2);
     let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));

@@ -9,10 +9,12 @@ use std::{
 };
 
 use counterpoise::{
-    BoxError, Builder, ConfigError, Direct, EndpointState, Health, RingHash, RoundRobin,
+    BoxError, Builder, ConfigError, Direct, Health,
     checks::{Checker, Checks, Probe as Check},
     discover,
     http::{AtBodyEnd, GoodHead, Status, Tracked},
+    observe::EndpointState,
+    policy::{RoundRobin, affinity::RingHash},
 };
 use futures::future::{BoxFuture, Ready, ready};
 use hyper::Response;

@@ -15,8 +15,9 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Choice, Direct, Discovery, Endpoint, Health, Pick, Policy, RoundRobin, Turn,
-    View, discover,
+    Balance, Builder, Direct, Endpoint, Health, discover,
+    observe::Discovery,
+    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
 };
 use futures::stream;
 use tower::{BoxError, Layer, Service, ServiceExt, discover::Change};
@@ -262,7 +263,7 @@ async fn capacity_that_is_set_during_a_compile_stays() {
     let other = balance.clone();
     let set = tokio::task::spawn_blocking(move || other.set_capacity("a", 0.0));
     say.send(()).unwrap();
-    assert_eq!(set.await.unwrap(), counterpoise::CapacityChange::Applied);
+    assert_eq!(set.await.unwrap(), counterpoise::health::CapacityChange::Applied);
     balance.ready_when(3).await.unwrap();
     let before = sites["a"].calls();
     for _ in 0..12 {

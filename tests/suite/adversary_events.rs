@@ -13,9 +13,13 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BoxError, Builder, Cause, Direct, EndpointState, EndpointStats, Event, Health,
-    LatencyWeights, LeastRequest, Outcome, Outliers, Overload, PeakEwma, Pick, RoundRobin,
-    SlowStart, SmoothWeighted, checks::Checks, discover,
+    Balance, BoxError, Builder, Direct, Event, Health, Outcome,
+    checks::Checks,
+    discover,
+    event::Cause,
+    health::{LatencyWeights, OutlierDetection, Overload, SlowStart},
+    observe::{EndpointState, EndpointStats},
+    policy::{LeastRequest, PeakEwma, Pick, RoundRobin, SmoothWeighted},
 };
 use futures::future::{BoxFuture, FutureExt};
 use tokio::time::advance;
@@ -147,7 +151,9 @@ fn everything() -> Health {
         .max_ejected(0.5)
         .slow_start(SlowStart::new(5 * MILLISECOND))
         .overload(Overload::new().hold(2 * MILLISECOND))
-        .outliers(Outliers::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.5))
+        .outlier_detection(
+            OutlierDetection::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.5),
+        )
         .latency_weights(LatencyWeights::new().after(1).min_calls(1))
         .interval(MILLISECOND)
         .drop_counts_after(Duration::ZERO)

@@ -14,9 +14,11 @@ use std::{
 
 use allocation_counter::measure;
 use counterpoise::{
-    Balance, BalanceLayer, Builder, CapacityChange, Choice, Direct, Discovery, Endpoint,
-    EndpointState, ErrorKind, Pick, Policy, RoundRobin, SmoothWeighted, Target, Turn, View,
-    discover,
+    Balance, BalanceLayer, Builder, Direct, Endpoint, Target, discover,
+    error::ErrorKind,
+    health::CapacityChange,
+    observe::{Discovery, EndpointState},
+    policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
 };
 use futures::FutureExt;
 use tokio_test::task;

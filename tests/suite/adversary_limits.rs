@@ -11,8 +11,10 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, AttemptsLayer, Balance, Builder, Direct, Endpoint, EndpointState, Health, Outcome,
-    Panic, RoundRobin, SmoothWeighted, discover,
+    Attempts, AttemptsLayer, Balance, Builder, Direct, Endpoint, Health, Outcome, discover,
+    health::PanicMode,
+    observe::EndpointState,
+    policy::{RoundRobin, SmoothWeighted},
 };
 use tokio::time::advance;
 use tokio_test::task;
@@ -29,7 +31,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn who_becomes_the_only_endpoint_with_a_capacity_is_back_at_once() {
-    let mut bed = Bed::new(&["a", "b"], eject1().panic(Panic::Fail)).await;
+    let mut bed = Bed::new(&["a", "b"], eject1().panic_mode(PanicMode::Fail)).await;
     bed.eject("a").await;
     let _ = bed.balance.set_capacity("b", 0.0);
     // Only `a` has an effective weight now, as if `b` had been given the weight 0.
@@ -70,7 +72,7 @@ async fn the_limit_of_ejections_holds_when_capacities_come_back() {
 async fn a_capacity_in_a_large_set_is_in_effect_when_it_says_so() {
     let mut table = Table::new(SmoothWeighted::new(), &[2; 300]);
     table.picks(600);
-    assert_eq!(table.balance.set_capacity("7", 0.5), counterpoise::CapacityChange::Applied);
+    assert_eq!(table.balance.set_capacity("7", 0.5), counterpoise::health::CapacityChange::Applied);
     let stats = table.balance.stats();
     assert_eq!(stats.endpoint("7").unwrap().effective_weight, 1.0);
     let counts = table.counts(300, 599);
@@ -115,12 +117,12 @@ fn the_limit_holds_at_every_look_under_threads() {
 
 #[tokio::test(start_paused = true)]
 async fn a_large_set_that_fails_as_a_whole_is_compiled_a_few_times_whatever_the_rule() {
-    for panic in [Panic::UseAll, Panic::Fail] {
+    for panic in [PanicMode::UseAll, PanicMode::Fail] {
         let site = Site::new("site");
         site.act(Act::FailAfter(SECOND));
         let list = discover::list((0..1_000).map(|i| (i, site.endpoint())));
         let policy = Compiles::new(RoundRobin::new());
-        let health = eject1().panic_below(0.5).panic(panic);
+        let health = eject1().panic_below(0.5).panic_mode(panic);
         let builder = Builder::new().starting_at(0).health(health);
         let mut balance = builder.balance(list, policy.clone()).unwrap();
         settle().await;

@@ -9,8 +9,9 @@ use std::{
 
 use allocation_counter::measure;
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, Health, LatencyWeights, LeastRequest, Outcome, Outliers,
-    PeakEwma, Pick, Policy, RoundRobin, SlowStart, WeightedRandom, discover,
+    Balance, Builder, Direct, Endpoint, Health, Outcome, discover,
+    health::{LatencyWeights, OutlierDetection, SlowStart},
+    policy::{LeastRequest, PeakEwma, Pick, Policy, RoundRobin, WeightedRandom},
 };
 use futures::{FutureExt, channel::oneshot};
 use tokio::time::advance;
@@ -60,8 +61,9 @@ async fn idlers<P: Policy>(builder: Builder, policy: P, n: usize) -> Balance<Idl
 /// Windows are taken while calls end: no window may hold more slow calls than calls.
 #[test]
 fn a_window_that_ends_while_calls_do_is_judged_all_the_same() {
-    let rule = Outliers::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.001);
-    let health = Health::new().outliers(rule).interval(MILLISECOND).max_ejected(0.0);
+    let rule =
+        OutlierDetection::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.001);
+    let health = Health::new().outlier_detection(rule).interval(MILLISECOND).max_ejected(0.0);
     // Every other call of B takes a while.
     let work = |turns: usize| {
         service_fn(move |()| {
@@ -160,7 +162,7 @@ async fn costs_are_positive_numbers_at_the_ends_of_time() {
             costs(policy, Builder::new().health(Health::off())).await;
             let health = Health::new()
                 .slow_start(SlowStart::new(YEAR))
-                .outliers(Outliers::new().slower_than(1e300))
+                .outlier_detection(OutlierDetection::new().slower_than(1e300))
                 .latency_weights(LatencyWeights::new().min_calls(1))
                 .interval(YEAR);
             costs(policy, Builder::new().health(health)).await;
@@ -205,7 +207,7 @@ async fn sums_of_weights_beyond_63_bits() {
 /// A call allocates nothing of ours, whatever is measured, and whatever reads it.
 async fn frugal<P: Pick<()>>(policy: P) {
     let health = Health::new()
-        .outliers(Outliers::new().slower_than(2.0))
+        .outlier_detection(OutlierDetection::new().slower_than(2.0))
         .latency_weights(LatencyWeights::new())
         .slow_start(SlowStart::new(SECOND))
         .interval(YEAR);
@@ -229,7 +231,7 @@ async fn calls_allocate_nothing_whatever_is_measured() {
     frugal(LeastRequest::new().full_scan()).await;
     frugal(LeastRequest::new().penalty(SECOND)).await;
     frugal(PeakEwma::new()).await;
-    frugal(counterpoise::Random::new()).await;
+    frugal(counterpoise::policy::Random::new()).await;
 }
 
 /// An outcome that pushes back for ever is bounded, and fits.
@@ -237,7 +239,7 @@ async fn calls_allocate_nothing_whatever_is_measured() {
 async fn push_back_for_longer_than_time_lasts() {
     let list = discover::list(["a", "b"].map(|name| (name, told())));
     let classify = |_: Result<&(), &std::io::Error>| Outcome::OverloadFor(Duration::MAX);
-    let overload = counterpoise::Overload::new().hold(YEAR).max_hold(YEAR);
+    let overload = counterpoise::health::Overload::new().hold(YEAR).max_hold(YEAR);
     let health = Health::new().overload(overload).slow_start(SlowStart::new(YEAR));
     let builder = Builder::new().health(health).classify_fn(classify);
     let mut balance = builder.starting_at(0).balance(list, RoundRobin::new()).unwrap();

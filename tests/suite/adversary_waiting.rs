@@ -11,9 +11,11 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, Choice, Direct, EndpointState, ErrorKind, Pick, Policy, RoundRobin,
-    Turn, View,
+    Attempts, Balance, Builder, Direct,
     discover::{self, Handle},
+    error::ErrorKind,
+    observe::EndpointState,
+    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
 };
 use futures::FutureExt;
 use tokio::time::advance;

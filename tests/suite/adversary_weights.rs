@@ -11,8 +11,12 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BoxPolicy, Builder, Choice, Direct, EndpointState, Health, Pick, Policy, Random,
-    RoundRobin, SmoothTable, SmoothWeighted, Turn, View, WeightedRandom,
+    Balance, Builder, Direct, Health,
+    observe::EndpointState,
+    policy::{
+        BoxPolicy, Choice, Pick, Policy, Random, RoundRobin, SmoothTable, SmoothWeighted, Turn,
+        View, WeightedRandom,
+    },
 };
 use futures::FutureExt;
 use tower::Service;
@@ -334,7 +338,7 @@ async fn in_a_large_set_every_pick_is_of_somebody_healthy_or_a_trial_that_is_due
         let mut seed = 9;
         for round in 0..6_000 {
             let stats = table.balance.stats();
-            let due = |state: &counterpoise::EndpointStats| {
+            let due = |state: &counterpoise::observe::EndpointStats| {
                 state.state == EndpointState::Ejected && state.returns_in == Some(Duration::ZERO)
             };
             let any_due = stats.endpoints.iter().any(due);

@@ -1,8 +1,11 @@
 //! One balancer, from discovery to answer.
 
 use counterpoise::{
-    BoxPolicy, Builder, Key, Maglev, ModuloRoundRobin, Pick, Random, RingHash, RoundRobin,
-    SmoothWeighted, WeightedRandom,
+    Builder,
+    policy::{
+        BoxPolicy, ModuloRoundRobin, Pick, Random, RoundRobin, SmoothWeighted, WeightedRandom,
+        affinity::{Key, Maglev, RingHash},
+    },
 };
 use tower::{Service, ServiceExt};
 

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, EndpointState, EndpointStats, Error, ErrorsAreFailures,
-    Health, Outcome, ResponseFuture, RoundRobin,
+    Balance, Builder, Classify, Direct, Error, Health, Outcome,
+    call::ResponseFuture,
     discover::{self, Handle},
+    health::ErrorsAreFailures,
+    observe::{EndpointState, EndpointStats},
+    policy::RoundRobin,
 };
 use tower::{Service, ServiceExt};
 

@@ -10,8 +10,14 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    AtHead, Builder, Direct, Ends, ErrorsAreFailures, Key, LeastRequest, RingHash,
+    Builder, Direct,
+    call::{AtHead, Ends},
+    health::ErrorsAreFailures,
     http::{AtBodyEnd, AtFirstData, GoodHead, Grpc, Tracked},
+    policy::{
+        LeastRequest,
+        affinity::{Key, RingHash},
+    },
 };
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
@@ -246,7 +252,7 @@ async fn what_the_inner_body_is_the_tracked_one_is_too() {
     let endpoints =
         counterpoise::discover::list([("a", counterpoise::Endpoint::new(Direct(service)))]);
     let builder = Builder::new().ends(AtBodyEnd::new());
-    let mut balance = builder.balance(endpoints, counterpoise::RoundRobin::new()).unwrap();
+    let mut balance = builder.balance(endpoints, counterpoise::policy::RoundRobin::new()).unwrap();
     settle().await;
     let body = pin!(balance.call(()).await.unwrap().into_body());
     assert!(body.collect().await.is_ok());

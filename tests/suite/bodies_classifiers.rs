@@ -4,7 +4,8 @@ use std::panic::AssertUnwindSafe;
 
 use bytes::Bytes;
 use counterpoise::{
-    AtHead, Builder, Classify, Ends, Health, Outcome,
+    Builder, Classify, Health, Outcome,
+    call::{AtHead, Ends},
     http::{
         AtBodyEnd, AtFirstData, ByTowerHttp, ClassifyBody, ClassifyEnd, Grpc, Head, Status, Tracked,
     },

@@ -6,8 +6,9 @@ use std::{
 };
 
 use counterpoise::{
-    Builder, EndpointState, Health, Outcome,
+    Builder, Health, Outcome,
     http::{AtBodyEnd, GoodHead, Grpc, Status, Tracked},
+    observe::EndpointState,
 };
 use hyper::Response;
 use tokio::time::advance;

@@ -7,8 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    AtHead, Builder, Choice, Classify, Ends, Health, Pick, Policy, Signals, Turn, View,
+    Builder, Classify, Health,
+    call::{AtHead, Ends},
     http::{AtBodyEnd, AtFirstData, Status},
+    policy::{Choice, Pick, Policy, Signals, Turn, View},
 };
 use hyper::{Response, body::Body};
 use tokio::time::advance;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use counterpoise::{
-    AtHead, Builder, Ends, Health, Overload,
+    Builder, Health,
+    call::{AtHead, Ends},
+    health::Overload,
     http::{AtBodyEnd, AtFirstData, Status},
 };
 use hyper::{Response, body::Body};

@@ -12,9 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, EndpointState, EndpointStats, Ends, Error, Pick,
-    Policy, RoundRobin,
+    Balance, Builder, Classify, Direct, Endpoint, Error,
+    call::Ends,
     discover::{self, Handle},
+    observe::{EndpointState, EndpointStats},
+    policy::{Pick, Policy, RoundRobin},
 };
 use http_body_util::BodyExt;
 use hyper::{

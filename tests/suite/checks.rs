@@ -10,9 +10,11 @@ use std::{
 };
 
 use counterpoise::{
-    BoxError, Builder, Direct, EndpointState, Event, Health, Panic,
+    BoxError, Builder, Direct, Event, Health,
     checks::{Checks, Probe},
     discover,
+    health::PanicMode,
+    observe::EndpointState,
 };
 use futures::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, advance, sleep};
@@ -225,7 +227,7 @@ async fn limits_and_panic_hold_for_both() {
     pass(5).await;
     assert_eq!(bed.state("b"), EndpointState::Serving, "one of three may be out");
 
-    let (mut bed, doctor) = self::bed(eject3().panic(Panic::Fail), checks).await;
+    let (mut bed, doctor) = self::bed(eject3().panic_mode(PanicMode::Fail), checks).await;
     doctor.finds_all(Ill::Error);
     pass(5).await;
     assert_eq!(bed.balance.stats().counts.ejected, 3);
@@ -299,7 +301,7 @@ async fn the_checker_ends_with_the_balancer() {
 async fn closures_are_probes_and_nonsense_is_refused() {
     let site = Site::new("a");
     let list = discover::list([("a", site.endpoint()), ("b", Site::new("b").endpoint())]);
-    let balance = Builder::new().balance(list, counterpoise::RoundRobin::new()).unwrap();
+    let balance = Builder::new().balance(list, counterpoise::policy::RoundRobin::new()).unwrap();
     let probe = |name: &str, _target: &Direct<Site>| {
         let well = name == "a";
         async move { if well { Ok(()) } else { Err("not a".into()) } }

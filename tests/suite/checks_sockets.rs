@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, Endpoint, EndpointState, Health, Policy, RoundRobin,
+    Balance, BalanceLayer, Builder, Direct, Endpoint, Health,
     checks::{self, Checks, Probe},
     discover,
     http::Origin,
+    observe::EndpointState,
+    policy::{Policy, RoundRobin},
 };
 use http_body_util::Empty;
 use hyper_util::{

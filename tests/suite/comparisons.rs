@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use counterpoise::{
-    Builder, EndpointState, Health, LatencyWeights, Outliers, RoundRobin, SmoothWeighted,
+    Builder, Health,
+    health::{LatencyWeights, OutlierDetection},
+    observe::EndpointState,
+    policy::{RoundRobin, SmoothWeighted},
 };
 use tokio::time::{Instant, advance, sleep_until};
 
@@ -32,7 +35,7 @@ fn health() -> Health {
 }
 
 fn outliers() -> Health {
-    health().outliers(Outliers::new())
+    health().outlier_detection(OutlierDetection::new())
 }
 
 async fn fleet(health: Health, n: usize) -> Fleet<RoundRobin> {
@@ -209,9 +212,9 @@ async fn what_happened_before_a_return_is_not_held_against_it() {
 async fn who_is_slow_stands_out_if_that_is_asked_for() {
     for n in [2, 3, 10] {
         for asked in [false, true] {
-            let rule = Outliers::new();
+            let rule = OutlierDetection::new();
             let rule = if asked { rule.slower_than(3.0) } else { rule };
-            let mut fleet = fleet(health().outliers(rule), n).await;
+            let mut fleet = fleet(health().outlier_detection(rule), n).await;
             let slow = Act::After(100 * MILLISECOND);
             // The first interval finds what is usual.
             for _ in 0..2 {
@@ -227,7 +230,8 @@ async fn who_is_slow_stands_out_if_that_is_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn three_slow_ones_of_ten_stand_out_and_all_slow_ones_do_not() {
     for (slow, out) in [(vec!["b", "e", "j"], 3), (TEN.map(|(name, _)| name).to_vec(), 0)] {
-        let mut fleet = fleet(health().outliers(Outliers::new().slower_than(3.0)), 10).await;
+        let mut fleet =
+            fleet(health().outlier_detection(OutlierDetection::new().slower_than(3.0)), 10).await;
         for _ in 0..2 {
             rounds(&mut fleet, 22, &slow, Act::After(100 * MILLISECOND), 1).await;
             judge(&mut fleet).await;

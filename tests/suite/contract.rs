@@ -11,8 +11,14 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, AttemptsLayer, Balance, BalanceLayer, Builder, Direct, Endpoint, EndpointState,
-    Error, ErrorKind, Health, Outcome, Panic, Pick, ResponseFuture, RoundRobin, discover,
+    Attempts, AttemptsLayer, Balance, BalanceLayer, Builder, Direct, Endpoint, Error, Health,
+    Outcome,
+    call::ResponseFuture,
+    discover,
+    error::ErrorKind,
+    health::PanicMode,
+    observe::EndpointState,
+    policy::{Pick, RoundRobin},
 };
 use tokio::time::{Instant, advance};
 use tokio_test::task;
@@ -377,7 +383,7 @@ async fn a_call_waits_quietly_while_an_endpoint_that_failed_it_is_due() {
     assert!(waiting.poll().is_pending());
     assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Ejected);
     let (result, polls) = polled(waiting).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::Unready);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadyTimeout);
     assert!(polls <= 10, "a busy loop: {polls} polls");
 }
 
@@ -397,7 +403,7 @@ async fn a_call_waits_quietly_while_an_endpoint_it_waits_for_is_ejected_and_due(
     assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Ejected);
     drop(other);
     let (result, polls) = polled(waiting).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::Unready);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadyTimeout);
     assert!(polls <= 10, "a busy loop: {polls} polls");
 }
 
@@ -442,7 +448,7 @@ async fn a_waiting_call_goes_to_an_endpoint_that_has_recovered_since_it_failed_i
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_while_all_are_ejected_fail_or_go_out_and_never_spin() {
     let [a, b] = probes([Gate::Open, Gate::Open]);
-    let health = Health::new().consecutive_failures(1).panic(Panic::Fail);
+    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
     let builder = Builder::new().health(health);
     let mut balance = over(builder, &[&a, &b], RoundRobin::new()).await;
     for probe in [&a, &b] {
@@ -483,7 +489,7 @@ async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
         let [a, b] = probes([Gate::Fails, Gate::Fails]);
         let mut balance = over(Builder::new(), &[&a, &b], policy).await;
         let error = call(&mut balance).await.unwrap_err();
-        assert_eq!((error.kind(), error.endpoint()), (ErrorKind::NotReady, Some("1")));
+        assert_eq!((error.kind(), error.endpoint()), (ErrorKind::ReadyFailed, Some("1")));
         assert_eq!(error.find::<Broken>().unwrap().0, "p2");
         assert!(error.is_unsent() && error.is_unavailable());
         assert_eq!((a.polls(), b.polls()), (1, 1), "each is asked once for one call");
@@ -549,7 +555,7 @@ async fn b107_without_a_timeout_the_crates_own_patience_ends_the_wait() {
         let start = Instant::now();
         let error = call(&mut balance).await.unwrap_err();
         assert_eq!(start.elapsed(), Duration::from_secs(30));
-        assert_eq!((error.kind(), error.counts().unready), (ErrorKind::Unready, 3));
+        assert_eq!((error.kind(), error.counts().unready), (ErrorKind::ReadyTimeout, 3));
         assert_eq!(error.counts().members, 3);
     }
     for_each_policy!(case);
@@ -699,7 +705,7 @@ async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
             .consecutive_failures(1)
             .base_ejection(minute)
             .jitter(0.0)
-            .panic(Panic::Fail);
+            .panic_mode(PanicMode::Fail);
         let mut balance = over(Builder::new().health(health), &[&a, &b], policy).await;
         for probe in [&a, &b] {
             probe.act(Act::Err);
@@ -760,9 +766,9 @@ async fn requests_need_neither_clone_nor_sync_nor_unpin() {
         assert_eq!(waiting.await.unwrap().unwrap(), 42);
         assert_eq!(balance.ready().await.unwrap().call(bare()).await.unwrap(), 42);
     }
-    case(counterpoise::MaskRoundRobin::new()).await;
-    case(counterpoise::ModuloRoundRobin::new()).await;
-    case(counterpoise::BoxPolicy::new(RoundRobin::new())).await;
+    case(counterpoise::policy::RoundRobin::new()).await;
+    case(counterpoise::policy::ModuloRoundRobin::new()).await;
+    case(counterpoise::policy::BoxPolicy::new(RoundRobin::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -790,8 +796,12 @@ const _: () = {
     is_send::<discover::Changes<String, Direct<Site>>>();
     is_send::<<Reqwest as Service<reqwest::Request>>::Future>();
     is_send::<<Tonic as Service<http::Request<tonic::body::Body>>>::Future>();
-    is_send::<ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::ErrorsAreFailures>>();
-    is_unpin::<ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::ErrorsAreFailures>>();
+    is_send::<
+        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
+    >();
+    is_unpin::<
+        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
+    >();
     is_send_sync_clone::<Attempts>();
     is_send::<Error>();
 };

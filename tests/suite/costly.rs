@@ -8,7 +8,9 @@ use std::sync::{
 };
 
 use counterpoise::{
-    Balance, Builder, Choice, Direct, EndpointState, Health, Pick, Policy, Turn, View, discover,
+    Balance, Builder, Direct, Health, discover,
+    observe::EndpointState,
+    policy::{Choice, Pick, Policy, Turn, View},
 };
 use tower::{Service, ServiceExt};
 

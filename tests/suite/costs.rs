@@ -9,7 +9,8 @@ use std::{
 };
 
 use counterpoise::{
-    Builder, Choice, Health, LeastRequest, PeakEwma, Pick, Policy, Signals, Turn, View,
+    Builder, Health,
+    policy::{Choice, LeastRequest, PeakEwma, Pick, Policy, Signals, Turn, View},
 };
 use futures::{FutureExt, future::join_all};
 use proptest::{collection::vec, prelude::*, sample::select};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, EndpointState, Health, Panic, RoundRobin, discover,
+    Balance, BalanceLayer, Builder, Direct, Health, discover, health::PanicMode,
+    observe::EndpointState, policy::RoundRobin,
 };
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};
@@ -109,7 +110,7 @@ fn b73_all_defaults_of_health_are_the_documented_ones() {
         .trial_successes(1)
         .max_ejected(1.0)
         .panic_below(0.0)
-        .panic(Panic::UseAll)
+        .panic_mode(PanicMode::UseAll)
         .drop_counts_after(SECOND);
     assert_eq!(Health::new(), documented);
     assert_eq!(Health::default(), documented);

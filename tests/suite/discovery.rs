@@ -11,8 +11,10 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BalanceLayer, BoxPolicy, Builder, Direct, Discovery, EndpointState, ErrorKind, Health,
-    ModuloRoundRobin, Pick, RoundRobin, discover,
+    Balance, BalanceLayer, Builder, Direct, Health, discover,
+    error::ErrorKind,
+    observe::{Discovery, EndpointState},
+    policy::{BoxPolicy, ModuloRoundRobin, Pick, RoundRobin},
 };
 use futures::{SinkExt, Stream, StreamExt, channel::mpsc, stream};
 use tokio_test::task;
@@ -24,7 +26,7 @@ use crate::{
 };
 
 /// The names of the members, in order.
-fn members<P: counterpoise::Policy>(balance: &Balance<Direct<Site>, P>) -> Vec<String> {
+fn members<P: counterpoise::policy::Policy>(balance: &Balance<Direct<Site>, P>) -> Vec<String> {
     balance.stats().endpoints.iter().map(|endpoint| endpoint.name.to_string()).collect()
 }
 

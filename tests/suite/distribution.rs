@@ -4,8 +4,11 @@
 use std::any::type_name;
 
 use counterpoise::{
-    Builder, LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random, RoundRobin, SmoothWeighted,
-    WeightedRandom,
+    Builder,
+    policy::{
+        LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random, RoundRobin, SmoothWeighted,
+        WeightedRandom,
+    },
 };
 use tokio::time::advance;
 

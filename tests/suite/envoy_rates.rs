@@ -1,6 +1,6 @@
 //! Envoy's recorded judgements by rate, and ours by comparison with the peers.
 
-use counterpoise::{Health, Outliers};
+use counterpoise::{Health, health::OutlierDetection};
 
 use crate::{
     bed::MILLISECOND,
@@ -10,8 +10,8 @@ use crate::{
 /// Our settings for the same, but for the margin.
 fn health(row: &Row, margin: f64) -> Health {
     let interval = row.time("interval") as u32 * MILLISECOND;
-    let outliers = Outliers::new().min_calls(20).margin(margin);
-    row.health().interval(interval).outliers(outliers)
+    let outliers = OutlierDetection::new().min_calls(20).margin(margin);
+    row.health().interval(interval).outlier_detection(outliers)
 }
 
 async fn both(name: &str, margin: f64) -> (Timeline, Timeline) {

@@ -10,8 +10,10 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, CapacityChange, Cause, Direct, Event, Health, LatencyWeights, Overload,
-    Panic, RoundRobin, SlowStart, WeightCause, discover,
+    Balance, Builder, Direct, Event, Health, discover,
+    event::{Cause, WeightCause},
+    health::{CapacityChange, LatencyWeights, Overload, PanicMode, SlowStart},
+    policy::RoundRobin,
 };
 use tokio::time::advance;
 use tower::{Service, ServiceExt};
@@ -137,8 +139,8 @@ async fn who_is_kept_has_not_left() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_eligible_is_told_once_each_time() {
-    for panic in [Panic::UseAll, Panic::Fail] {
-        let (mut fleet, log) = logged(eject1().panic(panic), &AB).await;
+    for panic in [PanicMode::UseAll, PanicMode::Fail] {
+        let (mut fleet, log) = logged(eject1().panic_mode(panic), &AB).await;
         assert_eq!(log.take(), ["a joined", "b joined"], "nothing was in service before");
         fleet.eject("a").await;
         fleet.act("b", Act::Err);

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use counterpoise::{Balance, Builder, Health, LeastRequest, PeakEwma, Pick};
+use counterpoise::{
+    Balance, Builder, Health,
+    policy::{LeastRequest, PeakEwma, Pick},
+};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};

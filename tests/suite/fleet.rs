@@ -7,9 +7,14 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, EndpointState, EndpointStats, Error, Key, Keyed,
-    Outcome, Pick, ResponseFuture,
+    Balance, Builder, Classify, Direct, Endpoint, Error, Outcome,
+    call::ResponseFuture,
     discover::{self, Handle},
+    observe::{EndpointState, EndpointStats},
+    policy::{
+        Pick,
+        affinity::{Key, Keyed},
+    },
 };
 use tower::{Service, ServiceExt};
 
@@ -54,21 +59,30 @@ macro_rules! each_free {
         let (turns, smooth) =
             (Sharing::Turns { weighted: false }, Sharing::Turns { weighted: true });
         let (even, draws) = (Sharing::Draws { weighted: false }, Sharing::Draws { weighted: true });
-        $check(turns, counterpoise::RoundRobin::new()).await;
-        $check(turns, counterpoise::ModuloRoundRobin::new()).await;
-        $check(smooth, counterpoise::SmoothWeighted::new()).await;
-        $check(even, counterpoise::Random::new()).await;
-        $check(draws, counterpoise::WeightedRandom::new()).await;
-        $check(draws, counterpoise::LeastRequest::new()).await;
-        $check(draws, counterpoise::LeastRequest::new().full_scan()).await;
-        $check(Sharing::Costs, counterpoise::PeakEwma::new()).await;
-        $check(smooth, counterpoise::BoxPolicy::new(counterpoise::SmoothWeighted::new())).await;
-        $check(Sharing::Costs, counterpoise::BoxPolicy::new(counterpoise::PeakEwma::new())).await;
+        $check(turns, counterpoise::policy::RoundRobin::new()).await;
+        $check(turns, counterpoise::policy::ModuloRoundRobin::new()).await;
+        $check(smooth, counterpoise::policy::SmoothWeighted::new()).await;
+        $check(even, counterpoise::policy::Random::new()).await;
+        $check(draws, counterpoise::policy::WeightedRandom::new()).await;
+        $check(draws, counterpoise::policy::LeastRequest::new()).await;
+        $check(draws, counterpoise::policy::LeastRequest::new().full_scan()).await;
+        $check(Sharing::Costs, counterpoise::policy::PeakEwma::new()).await;
+        $check(
+            smooth,
+            counterpoise::policy::BoxPolicy::new(counterpoise::policy::SmoothWeighted::new()),
+        )
+        .await;
+        $check(
+            Sharing::Costs,
+            counterpoise::policy::BoxPolicy::new(counterpoise::policy::PeakEwma::new()),
+        )
+        .await;
         // Without keys.
         let nothing: $crate::fleet::JobKey = |_| None;
-        $check(even, counterpoise::RingHash::by(nothing)).await;
-        let random = counterpoise::Fallback::Random;
-        $check(even, counterpoise::Rendezvous::by(nothing).fallback(random)).await;
+        $check(even, counterpoise::policy::affinity::RingHash::by(nothing)).await;
+        let random = counterpoise::policy::affinity::Fallback::Random;
+        $check(even, counterpoise::policy::affinity::Rendezvous::by(nothing).fallback(random))
+            .await;
     }};
 }
 
@@ -76,11 +90,16 @@ macro_rules! each_free {
 macro_rules! each_keyed_fleet {
     ($check:path) => {{
         use $crate::fleet::{KEY, Sharing};
-        $check(Sharing::Keys, counterpoise::RingHash::by(KEY)).await;
-        $check(Sharing::Keys, counterpoise::Rendezvous::by(KEY)).await;
-        $check(Sharing::Keys, counterpoise::Maglev::by(KEY).table_size(4_099)).await;
-        $check(Sharing::Keys, counterpoise::HashMod::by(KEY)).await;
-        $check(Sharing::Keys, counterpoise::BoxPolicy::new(counterpoise::RingHash::by(KEY))).await;
+        $check(Sharing::Keys, counterpoise::policy::affinity::RingHash::by(KEY)).await;
+        $check(Sharing::Keys, counterpoise::policy::affinity::Rendezvous::by(KEY)).await;
+        $check(Sharing::Keys, counterpoise::policy::affinity::Maglev::by(KEY).table_size(4_099))
+            .await;
+        $check(Sharing::Keys, counterpoise::policy::affinity::HashMod::by(KEY)).await;
+        $check(
+            Sharing::Keys,
+            counterpoise::policy::BoxPolicy::new(counterpoise::policy::affinity::RingHash::by(KEY)),
+        )
+        .await;
     }};
 }
 pub(crate) use {each_free, each_keyed_fleet, each_policy};

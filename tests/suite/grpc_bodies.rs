@@ -10,9 +10,13 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    AtHead, Attempts, Balance, Builder, Direct, Endpoint, EndpointState, EndpointStats, Health,
-    Overload, Panic, SmoothWeighted, discover,
+    Attempts, Balance, Builder, Direct, Endpoint, Health,
+    call::AtHead,
+    discover,
+    health::{Overload, PanicMode},
     http::{AtBodyEnd, Grpc},
+    observe::{EndpointState, EndpointStats},
+    policy::SmoothWeighted,
 };
 use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -111,7 +115,7 @@ fn balance<E: Clone>(builder: Builder<Grpc, E>, sites: &[Site]) -> Followed<E> {
 
 /// One failure ejects, for good, and what is ejected is not used.
 fn strict() -> Health {
-    let health = Health::new().consecutive_failures(1).panic(Panic::Fail);
+    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
     health.base_ejection(LONG).max_ejection(LONG)
 }
 

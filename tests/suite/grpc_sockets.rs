@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use counterpoise::{
-    Attempts, Balance, BoxError, Builder, Direct, Endpoint, EndpointState, Error, ErrorKind,
-    Health, Panic, RoundRobin, discover,
+    Attempts, Balance, BoxError, Builder, Direct, Endpoint, Error, Health, discover,
+    error::ErrorKind, health::PanicMode, observe::EndpointState, policy::RoundRobin,
 };
 use futures::future::join_all;
 use hyper::{Request, Response};
@@ -44,7 +44,7 @@ fn balance(health: Health, servers: &[Server]) -> Grpc {
 
 /// One failure ejects, for good, and what is ejected is not used.
 fn strict() -> Health {
-    let health = Health::new().consecutive_failures(1).panic(Panic::Fail);
+    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
     health.base_ejection(LONG).max_ejection(LONG)
 }
 

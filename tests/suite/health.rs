@@ -1,6 +1,8 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
-use counterpoise::{Builder, Classify, EndpointState, Error, Health, Outcome, Overload};
+use counterpoise::{
+    Builder, Classify, Error, Health, Outcome, health::Overload, observe::EndpointState,
+};
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt, retry};

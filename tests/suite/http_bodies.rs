@@ -12,9 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    AttemptsLayer, BalanceLayer, BoxError, Builder, EndpointState, EndpointStats, Health,
-    LeastRequest, Overload, Panic, PeakEwma, Pick, Policy, RoundRobin, SmoothWeighted, discover,
+    AttemptsLayer, BalanceLayer, BoxError, Builder, Health, discover,
+    health::{Overload, PanicMode},
     http::{AtBodyEnd, GoodHead, Origin, Status, Tracked},
+    observe::{EndpointState, EndpointStats},
+    policy::{LeastRequest, PeakEwma, Pick, Policy, RoundRobin, SmoothWeighted},
 };
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{
@@ -82,7 +84,7 @@ pub(crate) async fn layer<P: Policy>(health: Health, policy: P, servers: &[Serve
 
 /// One failure ejects, for good, and what is ejected is not used.
 pub(crate) fn strict() -> Health {
-    let health = Health::new().consecutive_failures(1).panic(Panic::Fail);
+    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
     health.base_ejection(LONG).max_ejection(LONG)
 }
 

@@ -4,9 +4,13 @@ use std::{collections::HashMap, error::Error as _, time::Duration};
 
 use bytes::Bytes;
 use counterpoise::{
-    Attempts, AttemptsLayer, Balance, BalanceLayer, BoxError, Builder, Choice, Direct, Endpoint,
-    EndpointState, Error, ErrorKind, Health, Panic, Pick, Policy, RoundRobin, Stats, Turn, View,
-    discover, http::Origin,
+    Attempts, AttemptsLayer, Balance, BalanceLayer, BoxError, Builder, Direct, Endpoint, Error,
+    Health, Stats, discover,
+    error::ErrorKind,
+    health::PanicMode,
+    http::Origin,
+    observe::EndpointState,
+    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
 };
 use futures::future::join_all;
 use http_body_util::Empty;
@@ -297,7 +301,7 @@ async fn a_stack_of_timeout_and_retry_yields_our_error_in_a_box() {
         .consecutive_failures(1)
         .base_ejection(LONG)
         .max_ejection(LONG)
-        .panic(Panic::Fail);
+        .panic_mode(PanicMode::Fail);
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
         .retry(Retries(1))

@@ -7,7 +7,11 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use counterpoise::{BoxError, EndpointState, Health, LeastRequest, PeakEwma, Pick, RoundRobin};
+use counterpoise::{
+    BoxError, Health,
+    observe::EndpointState,
+    policy::{LeastRequest, PeakEwma, Pick, RoundRobin},
+};
 use futures::{FutureExt, StreamExt, future::join_all, stream};
 use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{

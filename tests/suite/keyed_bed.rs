@@ -13,9 +13,12 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, Choice, Direct, Endpoint, Error, Key, Keyed, Pick, Policy, Turn,
-    View,
+    Attempts, Balance, Builder, Direct, Endpoint, Error,
     discover::{self, Handle},
+    policy::{
+        Choice, Pick, Policy, Turn, View,
+        affinity::{Key, Keyed},
+    },
 };
 use tower::{Layer, Service};
 
@@ -55,10 +58,12 @@ pub(crate) const KEY: ByKey = |ask| ask.key.as_deref().map(Key::from);
 /// Runs a check with every structure that keeps keys.
 macro_rules! each_keyed {
     ($check:path) => {
-        $check(counterpoise::RingHash::by($crate::keyed_bed::KEY));
-        $check(counterpoise::Maglev::by($crate::keyed_bed::KEY).table_size(4_099));
-        $check(counterpoise::HashMod::by($crate::keyed_bed::KEY));
-        $check(counterpoise::Rendezvous::by($crate::keyed_bed::KEY));
+        $check(counterpoise::policy::affinity::RingHash::by($crate::keyed_bed::KEY));
+        $check(
+            counterpoise::policy::affinity::Maglev::by($crate::keyed_bed::KEY).table_size(4_099),
+        );
+        $check(counterpoise::policy::affinity::HashMod::by($crate::keyed_bed::KEY));
+        $check(counterpoise::policy::affinity::Rendezvous::by($crate::keyed_bed::KEY));
     };
 }
 pub(crate) use each_keyed;

@@ -2,7 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use counterpoise::{Attempts, Builder, Fallback, Health, Key, Pick, Policy, RingHash, Structure};
+use counterpoise::{
+    Attempts, Builder, Health,
+    policy::{
+        Pick, Policy,
+        affinity::{Fallback, Key, RingHash, Structure},
+    },
+};
 use tokio::time::advance;
 use tower::Service;
 

@@ -7,7 +7,11 @@ use std::{
 };
 
 use counterpoise::{
-    Builder, Choice, Health, Maglev, Pick, Policy, Rendezvous, RingHash, Structure, Turn, View,
+    Builder, Health,
+    policy::{
+        Choice, Pick, Policy, Turn, View,
+        affinity::{Maglev, Rendezvous, RingHash, Structure},
+    },
 };
 use proptest::prelude::*;
 

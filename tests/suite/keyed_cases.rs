@@ -1,6 +1,9 @@
 //! Cases of other consistent hashing, with every structure they apply to.
 
-use counterpoise::{Builder, Fallback, HashMod, Health, Maglev, Rendezvous, RingHash, Structure};
+use counterpoise::{
+    Builder, Health,
+    policy::affinity::{Fallback, HashMod, Maglev, Rendezvous, RingHash, Structure},
+};
 use tokio::time::advance;
 
 use crate::{
@@ -274,7 +277,7 @@ fn b50_weight_zero_owns_nothing_and_harms_nobody() {
 fn b50_nothing<S: Structure + Clone>(policy: KeyedBy<S>) {
     let mut bed = KeyedBed::new(policy.clone(), &[("a", 0), ("b", 0)]);
     let error = bed.call(Ask::of("x")).unwrap_err();
-    assert_eq!(error.kind(), counterpoise::ErrorKind::Drained);
+    assert_eq!(error.kind(), counterpoise::error::ErrorKind::Drained);
     assert_eq!(policy.map([("a", 0), ("b", 0)]).shares(), [("a", 0.0), ("b", 0.0)]);
     bed.insert("a", u32::MAX);
     assert_eq!(bed.owner("x"), "a");
@@ -295,7 +298,7 @@ fn b53<S: Structure + Clone>(policy: KeyedBy<S>) {
     }
     let bed = KeyedBed::new(policy.clone().fallback(Fallback::Refuse), &ABC);
     let error = bed.call(Ask::default()).unwrap_err();
-    assert_eq!(error.kind(), counterpoise::ErrorKind::Policy);
+    assert_eq!(error.kind(), counterpoise::error::ErrorKind::Policy);
     // The empty string is a key: always the same owner.
     let owners: Vec<_> = (0..100).map(|_| bed.owner("")).collect();
     assert_eq!(count(&owners, policy.map(ABC).owners(b"")[0]), 100);

@@ -1,6 +1,6 @@
 //! Choices recorded from nginx, Envoy and HAProxy, key by key.
 
-use counterpoise::{HashMod, Key, KeyMap, Maglev, RingHash, Structure};
+use counterpoise::policy::affinity::{HashMod, Key, KeyMap, Maglev, RingHash, Structure};
 use serde_json::Value;
 
 use crate::table::{Fail, Table};

@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use counterpoise::{Builder, HashMod, Health, Maglev, Pick, Rendezvous, RingHash, Structure};
+use counterpoise::{
+    Builder, Health,
+    policy::{
+        Pick,
+        affinity::{HashMod, Maglev, Rendezvous, RingHash, Structure},
+    },
+};
 use proptest::prelude::*;
 use tokio::{runtime, time::advance};
 

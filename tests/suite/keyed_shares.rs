@@ -1,6 +1,6 @@
 //! How even the shares are, exactly, and that it is what the documentation says.
 
-use counterpoise::{KeyMap, Maglev, RingHash, Structure};
+use counterpoise::policy::affinity::{KeyMap, Maglev, RingHash, Structure};
 
 /// Endpoints of weight 1 in the n-th of many networks: `10.0.0.1:8080` and so on.
 fn network(network: usize, n: usize) -> Vec<(String, u32)> {

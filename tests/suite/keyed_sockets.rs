@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use counterpoise::{
-    Attempts, AttemptsLayer, BalanceLayer, BoxError, Builder, Direct, Endpoint, Health, Key,
-    RingHash, discover,
+    Attempts, AttemptsLayer, BalanceLayer, BoxError, Builder, Direct, Endpoint, Health, discover,
+    policy::affinity::{Key, RingHash},
 };
 use reqwest::{Client, Method, Request, Response};
 use tonic::{

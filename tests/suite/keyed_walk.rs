@@ -3,8 +3,13 @@
 use std::sync::Arc;
 
 use counterpoise::{
-    AttemptsLayer, Balance, BoxPolicy, Builder, CapacityChange, Combine, ErrorKind, Fallback,
-    HashMod, Health, Key, Maglev, Pick, Policy, Rendezvous, RingHash, Structure,
+    AttemptsLayer, Balance, Builder, Health,
+    error::ErrorKind,
+    health::CapacityChange,
+    policy::{
+        BoxPolicy, Pick, Policy,
+        affinity::{Combine, Fallback, HashMod, Key, Maglev, Rendezvous, RingHash, Structure},
+    },
 };
 use tokio::time::advance;
 use tower::{Service, ServiceBuilder, retry};

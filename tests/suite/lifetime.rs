@@ -11,8 +11,10 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, BalanceLayer, BoxPolicy, Builder, Choice, Direct, Discovery, Endpoint,
-    EndpointState, ErrorKind, Health, Pick, Policy, RoundRobin, Target, Turn, View, discover,
+    Attempts, Balance, BalanceLayer, Builder, Direct, Endpoint, Health, Target, discover,
+    error::ErrorKind,
+    observe::{Discovery, EndpointState},
+    policy::{BoxPolicy, Choice, Pick, Policy, RoundRobin, Turn, View},
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -126,7 +128,7 @@ async fn b115_a_thousand_balancers_leave_no_task_behind() {
         assert_eq!(site.instances(), 1, "all services are dropped");
     }
     case::<RoundRobin>().await;
-    case::<counterpoise::ModuloRoundRobin>().await;
+    case::<counterpoise::policy::ModuloRoundRobin>().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,7 +244,7 @@ async fn b116_an_error_names_its_endpoint_and_keeps_its_cause() {
         assert!(error.find::<std::fmt::Error>().is_none());
         assert!(error.to_string().contains("endpoint b"), "{error}");
         assert!(!error.is_unavailable() && !error.is_unsent());
-        assert_eq!(error.counts(), counterpoise::Counts::default());
+        assert_eq!(error.counts(), counterpoise::error::Counts::default());
     }
     for_each_policy!(case);
 }
@@ -257,7 +259,8 @@ async fn b116_an_error_of_nobody_counts_what_there_was() {
             ("b", sites["b"].endpoint()),
             ("c", sites["c"].endpoint().weight(0)),
         ]);
-        let health = Health::new().consecutive_failures(1).panic(counterpoise::Panic::Fail);
+        let health =
+            Health::new().consecutive_failures(1).panic_mode(counterpoise::health::PanicMode::Fail);
         let builder = Builder::new().health(health);
         let mut balance = builder.balance(changes, policy).unwrap();
         settle().await;

@@ -11,7 +11,8 @@ use std::{
 };
 
 use counterpoise::{
-    Builder, Direct, Endpoint, EndpointState, ErrorKind, Health, Panic, RoundRobin, discover,
+    Builder, Direct, Endpoint, Health, discover, error::ErrorKind, health::PanicMode,
+    observe::EndpointState, policy::RoundRobin,
 };
 use futures::{FutureExt, future::join_all};
 use tokio::time::advance;
@@ -40,7 +41,7 @@ async fn b56_with_all_ejected_calls_go_to_all_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn b56_with_all_ejected_calls_fail_at_once_if_that_is_the_rule() {
-    let mut bed = Bed::new(&["a", "b"], eject3().panic(Panic::Fail)).await;
+    let mut bed = Bed::new(&["a", "b"], eject3().panic_mode(PanicMode::Fail)).await;
     bed.eject("a").await;
     bed.eject("b").await;
     let before = ["a", "b"].map(|name| bed.calls(name));
@@ -299,7 +300,7 @@ async fn below_the_threshold_health_is_ignored() {
 #[tokio::test(start_paused = true)]
 async fn below_the_threshold_calls_fail_if_that_is_the_rule() {
     let names = ["a", "b", "c", "d"];
-    let mut bed = Bed::new(&names, eject1().panic_below(0.5).panic(Panic::Fail)).await;
+    let mut bed = Bed::new(&names, eject1().panic_below(0.5).panic_mode(PanicMode::Fail)).await;
     for name in ["a", "b", "c"] {
         bed.eject(name).await;
     }

@@ -9,8 +9,9 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, CapacityChange, Choice, Direct, Endpoint, Health, LeastRequest,
-    Outcome, PeakEwma, Pick, Policy, RoundRobin, Turn, View, discover,
+    Attempts, Balance, Builder, Direct, Endpoint, Health, Outcome, discover,
+    health::CapacityChange,
+    policy::{Choice, LeastRequest, PeakEwma, Pick, Policy, RoundRobin, Turn, View},
 };
 use futures::{FutureExt, future::join_all};
 use tower::{Service, ServiceBuilder, ServiceExt};

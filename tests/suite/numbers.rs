@@ -8,8 +8,9 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, Pick,
+    Balance, Builder, Direct, Endpoint,
     discover::{self, Handle},
+    policy::Pick,
 };
 use tower::{Service, ServiceExt};
 
@@ -97,11 +98,15 @@ pub(crate) fn tally(n: usize, answers: &[usize]) -> Vec<usize> {
 /// Runs a check with every policy that rotates.
 macro_rules! each_rotation {
     ($check:ident) => {
-        $check(counterpoise::MaskRoundRobin::new).await;
-        $check(counterpoise::ModuloRoundRobin::new).await;
-        $check(counterpoise::RoundRobin::new).await;
-        $check(|| counterpoise::BoxPolicy::new(counterpoise::RoundRobin::new())).await;
-        $check(|| counterpoise::BoxPolicy::new(counterpoise::ModuloRoundRobin::new())).await;
+        $check(counterpoise::policy::RoundRobin::new).await;
+        $check(counterpoise::policy::ModuloRoundRobin::new).await;
+        $check(counterpoise::policy::RoundRobin::new).await;
+        $check(|| counterpoise::policy::BoxPolicy::new(counterpoise::policy::RoundRobin::new()))
+            .await;
+        $check(|| {
+            counterpoise::policy::BoxPolicy::new(counterpoise::policy::ModuloRoundRobin::new())
+        })
+        .await;
     };
 }
 pub(crate) use each_rotation;

@@ -2,7 +2,10 @@
 //! same failures. Both become a [`Timeline`], so that one check reads both. Times are in
 //! milliseconds.
 
-use counterpoise::{Builder, Classify, EndpointState, ErrorKind, Health, Outcome, Panic, Stats};
+use counterpoise::{
+    Builder, Classify, Health, Outcome, Stats, error::ErrorKind, health::PanicMode,
+    observe::EndpointState,
+};
 use serde_json::Value;
 use tokio::time::{Instant, advance};
 
@@ -117,7 +120,7 @@ impl Row {
             .jitter(0.0)
             .max_ejected(self.rule("max_ejection_percent").unwrap() as f64 / 100.0)
             .panic_below(self.number("panic_threshold_percent") as f64 / 100.0)
-            .panic(if self.has_panic() { Panic::UseAll } else { Panic::Fail })
+            .panic_mode(if self.has_panic() { PanicMode::UseAll } else { PanicMode::Fail })
     }
 }
 

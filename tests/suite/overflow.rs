@@ -2,7 +2,7 @@
 
 use std::any::type_name;
 
-use counterpoise::{Builder, Pick};
+use counterpoise::{Builder, policy::Pick};
 
 use crate::numbers::{Numbers, each_rotation, tally};
 

@@ -10,8 +10,10 @@ use std::{
 };
 
 use counterpoise::{
-    Builder, EndpointState, Health, LeastRequest, Outcome, Overload, Pick, RingHash, RoundRobin,
-    SmoothWeighted,
+    Builder, Health, Outcome,
+    health::Overload,
+    observe::EndpointState,
+    policy::{LeastRequest, Pick, RoundRobin, SmoothWeighted, affinity::RingHash},
 };
 use futures::{FutureExt, future::join_all};
 use tokio::time::advance;

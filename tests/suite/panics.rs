@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use counterpoise::{Builder, Choice, Pick, Policy, Turn, View, discover};
+use counterpoise::{
+    Builder, discover,
+    policy::{Choice, Pick, Policy, Turn, View},
+};
 use tokio::time::advance;
 use tower::{Service, ServiceExt};
 

@@ -10,7 +10,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use counterpoise::{Direct, Endpoint, Policy, View};
+use counterpoise::{
+    Direct, Endpoint,
+    policy::{Policy, View},
+};
 use futures::channel::mpsc;
 use tower::{Service, ServiceExt, discover::Change};
 
@@ -19,9 +22,9 @@ use crate::support::{Act, Answer, Broken, Site};
 /// Runs a case with every policy there is.
 macro_rules! for_each_policy {
     ($case:path) => {{
-        $case(counterpoise::MaskRoundRobin::new()).await;
-        $case(counterpoise::ModuloRoundRobin::new()).await;
-        $case(counterpoise::BoxPolicy::new(counterpoise::RoundRobin::new())).await;
+        $case(counterpoise::policy::RoundRobin::new()).await;
+        $case(counterpoise::policy::ModuloRoundRobin::new()).await;
+        $case(counterpoise::policy::BoxPolicy::new(counterpoise::policy::RoundRobin::new())).await;
     }};
 }
 pub(crate) use for_each_policy;
@@ -197,13 +200,13 @@ impl<P: Policy> Policy for Compiles<P> {
     }
 }
 
-impl<Req, P: counterpoise::Pick<Req>> counterpoise::Pick<Req> for Compiles<P> {
+impl<Req, P: counterpoise::policy::Pick<Req>> counterpoise::policy::Pick<Req> for Compiles<P> {
     fn pick(
         &self,
         table: &P::Table,
         request: &Req,
-        turn: &counterpoise::Turn<'_>,
-    ) -> counterpoise::Choice {
+        turn: &counterpoise::policy::Turn<'_>,
+    ) -> counterpoise::policy::Choice {
         self.policy.pick(table, request, turn)
     }
 }

@@ -2,7 +2,11 @@
 
 use std::any::type_name;
 
-use counterpoise::{Builder, Health, LatencyWeights, Outliers, Pick, SlowStart};
+use counterpoise::{
+    Builder, Health,
+    health::{LatencyWeights, OutlierDetection, SlowStart},
+    policy::Pick,
+};
 use futures::join;
 use tokio::time::advance;
 
@@ -54,13 +58,19 @@ fn act_all<P: Pick<Job>>(seen: &Fleet<P>, unseen: &Fleet<P>, step: u32) {
 
 macro_rules! each_with {
     ($health:expr, $looks:expr) => {{
-        unmoved(counterpoise::RoundRobin::new, $health, $looks).await;
-        unmoved(counterpoise::SmoothWeighted::new, $health, $looks).await;
-        unmoved(counterpoise::WeightedRandom::new, $health, $looks).await;
-        unmoved(counterpoise::LeastRequest::new, $health, $looks).await;
-        unmoved(|| counterpoise::LeastRequest::new().penalty(SECOND), $health, $looks).await;
-        unmoved(counterpoise::PeakEwma::new, $health, $looks).await;
-        unmoved(|| counterpoise::RingHash::by(crate::fleet::KEY), $health, $looks).await;
+        unmoved(counterpoise::policy::RoundRobin::new, $health, $looks).await;
+        unmoved(counterpoise::policy::SmoothWeighted::new, $health, $looks).await;
+        unmoved(counterpoise::policy::WeightedRandom::new, $health, $looks).await;
+        unmoved(counterpoise::policy::LeastRequest::new, $health, $looks).await;
+        unmoved(|| counterpoise::policy::LeastRequest::new().penalty(SECOND), $health, $looks)
+            .await;
+        unmoved(counterpoise::policy::PeakEwma::new, $health, $looks).await;
+        unmoved(
+            || counterpoise::policy::affinity::RingHash::by(crate::fleet::KEY),
+            $health,
+            $looks,
+        )
+        .await;
     }};
 }
 
@@ -77,7 +87,7 @@ async fn reading_statistics_changes_no_route_while_capacities_move() {
 #[tokio::test(start_paused = true)]
 async fn reading_statistics_changes_no_route_while_endpoints_are_compared() {
     let compared = Health::new()
-        .outliers(Outliers::new().min_calls(3).false_ejections(0.5))
+        .outlier_detection(OutlierDetection::new().min_calls(3).false_ejections(0.5))
         .latency_weights(LatencyWeights::new().min_calls(2).after(1))
         .interval(SECOND);
     each_with!(compared.clone(), 5);

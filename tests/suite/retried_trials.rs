@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use counterpoise::{Attempts, Builder, Health, RoundRobin};
+use counterpoise::{Attempts, Builder, Health, policy::RoundRobin};
 use tokio::time::advance;
 use tower::ServiceExt;
 

@@ -3,7 +3,9 @@
 use std::{any::type_name, collections::HashMap, time::Duration};
 
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, ErrorKind, Health, ModuloRoundRobin, Pick, RoundRobin,
+    Balance, BalanceLayer, Builder, Direct, Health,
+    error::ErrorKind,
+    policy::{ModuloRoundRobin, Pick, RoundRobin},
 };
 use proptest::{
     collection::vec,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use counterpoise::{Builder, EndpointState, Health, Outcome};
+use counterpoise::{Builder, Health, Outcome, observe::EndpointState};
 use proptest::{
     collection::vec,
     prelude::*,

@@ -7,7 +7,9 @@ use std::sync::{
 };
 
 use counterpoise::{
-    Builder, Choice, Health, Pick, Policy, RoundRobin, SlowStart, SmoothWeighted, Turn, View,
+    Builder, Health,
+    health::SlowStart,
+    policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
 };
 use futures::FutureExt;
 use tokio::time::advance;

@@ -3,7 +3,12 @@
 use std::{any::type_name, time::Duration};
 
 use counterpoise::{
-    Builder, Health, LeastRequest, PeakEwma, Pick, Rendezvous, RingHash, RoundRobin, SlowStart,
+    Builder, Health,
+    health::SlowStart,
+    policy::{
+        LeastRequest, PeakEwma, Pick, RoundRobin,
+        affinity::{Rendezvous, RingHash},
+    },
 };
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::advance;
@@ -180,7 +185,7 @@ async fn peak_ewma_protects_a_newcomer_that_is_fast() {
 /// Follows the owners of 2,000 keys while endpoints join.
 async fn hand_over<S>(policy: impl Fn() -> KeyedBy<S>, joins: &[(u64, &'static str)])
 where
-    S: counterpoise::Structure + Clone,
+    S: counterpoise::policy::affinity::Structure + Clone,
 {
     let mut fleet = Fleet::new(ramp(Health::new()), policy(), &OLDS).await;
     let mut owners = fleet.owners(2_000).await;

@@ -2,7 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc, thread, time::Duration};
 
-use counterpoise::{BoxPolicy, Builder, CapacityChange, Health, SmoothWeighted};
+use counterpoise::{
+    Builder, Health,
+    health::CapacityChange,
+    policy::{BoxPolicy, SmoothWeighted},
+};
 use proptest::prelude::*;
 use serde_json::Value;
 

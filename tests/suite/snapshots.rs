@@ -13,8 +13,9 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Choice, Direct, Endpoint, ErrorKind, Health, Pick, Policy,
-    RoundRobin, Turn, View, discover,
+    Balance, BalanceLayer, Builder, Direct, Endpoint, Health, discover,
+    error::ErrorKind,
+    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -40,8 +41,8 @@ async fn b07_a_set_that_shrinks_between_ready_and_call_serves_the_call() {
             assert_eq!(ready.call(()).await.unwrap(), Answer::From("a"));
         }
     }
-    case(counterpoise::MaskRoundRobin::new()).await;
-    case(counterpoise::ModuloRoundRobin::new()).await;
+    case(counterpoise::policy::RoundRobin::new()).await;
+    case(counterpoise::policy::ModuloRoundRobin::new()).await;
     case(Shared::new(RoundRobin::new())).await;
 }
 
@@ -259,19 +260,19 @@ fn check(trace: &Trace, answered: &str) {
 }
 
 fn for_each_witness(test: impl Fn(Witness<Shared<Trace>>)) {
-    test(Witness::new(Shared::new(counterpoise::MaskRoundRobin::new())));
-    test(Witness::new(Shared::new(counterpoise::ModuloRoundRobin::new())));
+    test(Witness::new(Shared::new(counterpoise::policy::RoundRobin::new())));
+    test(Witness::new(Shared::new(counterpoise::policy::ModuloRoundRobin::new())));
 }
 
 /// Notes whom the policy named for a request.
 type Trace = Arc<Mutex<Vec<String>>>;
 
 /// A boxed policy that can be cloned.
-struct Shared<Req: 'static>(Arc<counterpoise::BoxPolicy<Req>>);
+struct Shared<Req: 'static>(Arc<counterpoise::policy::BoxPolicy<Req>>);
 
 impl<Req: 'static> Shared<Req> {
     fn new(policy: impl Pick<Req>) -> Self {
-        Self(Arc::new(counterpoise::BoxPolicy::new(policy)))
+        Self(Arc::new(counterpoise::policy::BoxPolicy::new(policy)))
     }
 }
 
@@ -282,7 +283,7 @@ impl<Req: 'static> Clone for Shared<Req> {
 }
 
 impl<Req: 'static> Policy for Shared<Req> {
-    type Table = counterpoise::BoxTable<Req>;
+    type Table = counterpoise::policy::BoxTable<Req>;
 
     fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
         self.0.compile(view, previous)

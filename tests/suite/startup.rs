@@ -5,7 +5,10 @@ use std::{
     thread,
 };
 
-use counterpoise::{BalanceLayer, Choice, Pick, Policy, Turn, View};
+use counterpoise::{
+    BalanceLayer,
+    policy::{Choice, Pick, Policy, Turn, View},
+};
 use futures::executor::block_on;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt};
@@ -62,7 +65,7 @@ async fn calls_at_the_very_start_find_the_endpoints() {
     let names = ["a", "b", "c"];
     for round in 0..1_000 {
         let sites = Sites::new(&names);
-        let layer = BalanceLayer::new(sites.list(&names), counterpoise::RoundRobin::new());
+        let layer = BalanceLayer::new(sites.list(&names), counterpoise::policy::RoundRobin::new());
         let waits = layer.clone();
         let ready = tokio::spawn(async move { waits.ready_when(3).await });
         for _ in 0..4 {

@@ -8,8 +8,9 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, Pick,
+    Balance, Builder, Direct, Endpoint,
     discover::{self, Handle},
+    policy::Pick,
 };
 use tower::{Layer, Service};
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use counterpoise::{Builder, Metrics, Outcome};
+use counterpoise::{Builder, Outcome, observe::Metrics};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tokio::time::advance;
 use tracing::{

@@ -11,8 +11,8 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, EndpointState, Health, Outcome, RoundRobin,
-    discover,
+    Balance, Builder, Classify, Direct, Endpoint, Health, Outcome, discover,
+    observe::EndpointState, policy::RoundRobin,
 };
 use futures::FutureExt;
 use tokio::time::advance;

@@ -2,7 +2,12 @@
 
 use std::{any::type_name, time::Duration};
 
-use counterpoise::{Builder, EndpointState, ErrorKind, Health, Pick, RoundRobin};
+use counterpoise::{
+    Builder, Health,
+    error::ErrorKind,
+    observe::EndpointState,
+    policy::{Pick, RoundRobin},
+};
 use futures::FutureExt;
 use tower::{Service, ServiceExt};
 

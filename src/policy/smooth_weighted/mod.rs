@@ -5,7 +5,7 @@ mod queues;
 mod tape;
 mod tournament;
 
-use super::{Choice, Pick, Policy, Turn, View};
+use crate::policy::{Choice, Pick, Policy, Turn, View};
 use credits::Entry;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ use tape::{Start, Tape};
 /// at most 256 KiB for the sequence, and about 150 bytes per endpoint.
 ///
 /// ```
-/// use counterpoise::{Balance, Direct, Endpoint, SmoothWeighted, discover};
+/// use counterpoise::{discover, policy::SmoothWeighted, Balance, Direct, Endpoint};
 ///
 /// let endpoints = discover::list([
 ///     ("large", Endpoint::new(Direct("a service")).weight(4)),

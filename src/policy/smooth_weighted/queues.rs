@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{
+use crate::policy::smooth_weighted::{
     credits::{Entry, FINE, total},
     tournament::{Line, Tournament},
 };

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{
+use crate::policy::smooth_weighted::{
     credits::{self, Credits, Entry, FINE, total},
     queues::Queues,
 };

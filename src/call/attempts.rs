@@ -1,0 +1,140 @@
+//! Which endpoints a request has been sent to, across its retries.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use tokio::task::futures::TaskLocalFuture;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{cluster::node::NodeState, util::lock};
+
+tokio::task_local! {
+    static CURRENT: Attempts;
+}
+
+/// The endpoints that one request was sent to, in order.
+///
+/// Balancers that are called inside [`scope`](Self::scope) note each endpoint they send to,
+/// and prefer those that are not noted yet: so a retry goes elsewhere while there is an
+/// elsewhere. [`AttemptsLayer`] opens a scope for each request. Works for every type of
+/// request; a [`Buffer`](https://docs.rs/tower/0.5/tower/buffer/struct.Buffer.html)
+/// between scope and balancer moves the call to another task and so out of the scope.
+///
+/// ```
+/// # async fn run() {
+/// use counterpoise::Attempts;
+///
+/// let attempts = Attempts::new();
+/// let response = attempts.scope(async { /* call the client */ }).await;
+/// println!("answered by {:?}", attempts.names().last());
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct Attempts(Arc<Mutex<Vec<Attempt>>>);
+
+/// An endpoint that a request was sent to, and by which balancer.
+struct Attempt {
+    balancer: usize,
+    id: u64,
+    name: Arc<str>,
+}
+
+impl Attempts {
+    /// Creates an empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a future in which balanced calls are noted here.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        CURRENT.scope(self.clone(), future)
+    }
+
+    /// Returns the names of the endpoints, in the order of the attempts.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        lock(&self.0).iter().map(|attempt| Arc::clone(&attempt.name)).collect()
+    }
+
+    /// Returns the list of the scope that this runs in.
+    #[inline]
+    pub(crate) fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    pub(crate) fn note(&self, node: &NodeState) {
+        let (balancer, name) = (node.balancer(), Arc::clone(&node.name));
+        lock(&self.0).push(Attempt { balancer, id: node.id, name });
+    }
+
+    /// Returns whether this balancer has sent the request before; others may have, too.
+    pub(crate) fn has_been_at(&self, balancer: usize) -> bool {
+        lock(&self.0).iter().any(|attempt| attempt.balancer == balancer)
+    }
+
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        lock(&self.0).iter().any(|attempt| attempt.id == id)
+    }
+}
+
+impl fmt::Debug for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attempts").field(&self.names()).finish()
+    }
+}
+
+/// Gives each request [`Attempts`] of its own: put it above a retry layer.
+///
+/// ```
+/// use counterpoise::AttemptsLayer;
+/// use tower::ServiceBuilder;
+///
+/// let stack = ServiceBuilder::new().layer(AttemptsLayer::new()); // .retry(..).layer(balance)
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct AttemptsLayer;
+
+/// The service of [`AttemptsLayer`].
+#[derive(Debug, Clone)]
+pub struct AttemptsService<S> {
+    inner: S,
+}
+
+impl AttemptsLayer {
+    /// Creates the layer.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl<S> Layer<S> for AttemptsLayer {
+    type Service = AttemptsService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        AttemptsService { inner }
+    }
+}
+
+impl<S: Service<Req>, Req> Service<Req> for AttemptsService<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = TaskLocalFuture<Attempts, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let attempts = Attempts::new();
+        let future = CURRENT.sync_scope(attempts.clone(), || self.inner.call(request));
+        CURRENT.scope(attempts, future)
+    }
+}

@@ -1,0 +1,16 @@
+//! The way of one call: an endpoint is picked, perhaps waited for, called, and its end reported.
+
+pub(crate) mod attempts;
+pub(crate) mod completion;
+pub(crate) mod deadline;
+pub(crate) mod exclusions;
+pub(crate) mod future;
+pub(crate) mod guard;
+pub(crate) mod look;
+pub(crate) mod pick;
+pub(crate) mod room;
+pub(crate) mod wait;
+
+pub use attempts::AttemptsService;
+pub use completion::{AtHead, Ends};
+pub use future::ResponseFuture;

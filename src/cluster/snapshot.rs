@@ -1,0 +1,26 @@
+//! The immutable view that one pick works on: the hinge between the sides.
+
+use crate::{cluster::nodes::Nodes, error::Counts};
+
+/// Everything a pick may depend on, of one generation.
+#[derive(Debug)]
+pub(crate) struct Snapshot<T, B> {
+    /// Grows by one with each publication.
+    pub(crate) generation: u64,
+    /// The generation in which the nodes last changed.
+    pub(crate) roll: u64,
+    /// The members, in the order in which they joined.
+    pub(crate) nodes: Nodes<T>,
+    /// Indexes of the nodes that may be picked, in rising order.
+    pub(crate) eligible: Box<[u32]>,
+    /// Each member's share of the calls, by index; empty unless loads are bounded.
+    pub(crate) shares: Box<[f64]>,
+    /// Each member's capacity by index, beside the greatest of the eligible; empty while all
+    /// are alike.
+    pub(crate) capacities: Box<[u32]>,
+    /// Whether ejections are ignored.
+    pub(crate) panic: bool,
+    pub(crate) counts: Counts,
+    /// What the policy compiled; nothing if it has only panicked so far.
+    pub(crate) table: Option<B>,
+}

@@ -1,0 +1,14 @@
+//! What can be seen of a balancer from outside: statistics, metrics, log events.
+
+#[cfg(feature = "metrics")]
+mod metrics;
+pub(crate) mod stats;
+#[cfg(feature = "tracing")]
+pub(crate) mod tracing;
+
+pub use crate::cluster::discovery::Discovery;
+#[cfg(feature = "metrics")]
+pub(crate) use metrics::report;
+#[cfg(feature = "metrics")]
+pub use metrics::{Metrics, Reporter};
+pub use stats::{EndpointState, EndpointStats};

@@ -1,0 +1,132 @@
+//! What a policy may see of the set: names and numbers, no services.
+
+use std::sync::Arc;
+
+use crate::util::fraction::FULL;
+
+/// The members of the set, in the order in which they joined.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    members: &'a [Member],
+    eligible: &'a [u32],
+    random_start: Option<u64>,
+}
+
+/// One endpoint, as a policy sees it.
+#[derive(Debug, Clone)]
+pub struct Member {
+    pub(crate) id: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) weight: u32,
+    /// In service, as far as its health goes.
+    pub(crate) healthy: bool,
+    /// The part of the weight that counts, in units of 1/[`FULL`].
+    pub(crate) capacity: u32,
+}
+
+/// Returns whether a capacity covers a number of 16 random bits. As the capacity grows it covers
+/// more numbers, and never one less.
+#[inline]
+pub(super) fn covers(capacity: u32, random: impl FnOnce() -> u16) -> bool {
+    capacity == FULL || u32::from(random()) < capacity
+}
+
+impl<'a> View<'a> {
+    pub(crate) const fn new(
+        members: &'a [Member],
+        eligible: &'a [u32],
+        random_start: Option<u64>,
+    ) -> Self {
+        Self { members, eligible, random_start }
+    }
+
+    /// Returns all members: also those that are drained or ejected.
+    ///
+    /// An index into this slice is what a pick returns.
+    #[must_use]
+    pub const fn members(&self) -> &'a [Member] {
+        self.members
+    }
+
+    /// Returns the indexes of the members that may be picked, in rising order: those with
+    /// a weight that are in service, or all with a weight while health is ignored.
+    #[must_use]
+    pub const fn eligible(&self) -> &'a [u32] {
+        self.eligible
+    }
+
+    /// Returns a seed for where a sequence should start, so that many balancers do not march
+    /// in step; none if [`starting_at`](crate::Builder::starting_at) fixed the start.
+    #[must_use]
+    pub const fn random_start(&self) -> Option<u64> {
+        self.random_start
+    }
+
+    /// Returns index, id and effective weight of each eligible member, in order; the
+    /// weights as whole numbers that are comparable with each other.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let factor = self.is_uneven();
+        self.candidates().map(move |(index, member)| {
+            let factor = if factor { member.capacity } else { 1 };
+            (index, member.id, u64::from(member.weight) * u64::from(factor))
+        })
+    }
+
+    /// Returns the same as if all set weights were equal.
+    pub(crate) fn capacities(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        self.candidates().map(|(index, member)| (index, member.id, u64::from(member.capacity)))
+    }
+
+    /// Returns whether the eligible members may use different parts of their weights.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let mut capacities = self.candidates().map(|(_, member)| member.capacity);
+        let first = capacities.next();
+        capacities.any(|capacity| Some(capacity) != first)
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (u32, &'a Member)> {
+        let (members, eligible) = (self.members, self.eligible);
+        eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)))
+    }
+}
+
+impl Member {
+    /// Returns a number that stays with the endpoint while its key stays in the set, and
+    /// is never used again.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the name: the `Display` form of the key.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the weight that was set.
+    #[must_use]
+    pub const fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// Returns the weight that counts: the set weight times the capacity factor.
+    #[must_use]
+    pub fn effective_weight(&self) -> f64 {
+        f64::from(self.weight) * self.capacity()
+    }
+
+    /// Returns what part of the weight counts at present, from 0 to 1: less than 1 while the
+    /// endpoint starts slowly, has pushed back, is slower than its peers, or by
+    /// [`set_capacity`](crate::Balance::set_capacity). Beside that of the others:
+    /// [`Turn::capacity`](crate::policy::Turn::capacity).
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        f64::from(self.capacity) / f64::from(FULL)
+    }
+
+    /// Returns whether the endpoint may take traffic at all, as far as its weight goes.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.weight > 0 && self.capacity > 0
+    }
+}

@@ -1,0 +1,152 @@
+//! A few candidates, drawn by weight, and the best of them.
+
+use crate::policy::{Turn, random::WeightedTable};
+
+/// How many candidates are told apart while they are drawn.
+pub(super) const MOST: usize = 16;
+
+/// The candidates that one pick has drawn: spans of numbers, in rising order.
+#[derive(Debug)]
+struct Drawn<const N: usize> {
+    spans: [(u64, u64); N],
+    count: usize,
+    /// The numbers that nobody drawn owns.
+    left: u64,
+}
+
+impl<const N: usize> Drawn<N> {
+    /// Draws a candidate: each that is left has a chance in proportion to its weight.
+    fn draw(&self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
+        let mut number = random(self.left);
+        // Numbers of those who are drawn are stepped over.
+        for &(start, width) in &self.spans[..self.count] {
+            if number < start {
+                break;
+            }
+            number += width;
+        }
+        table.owner(number)
+    }
+
+    /// Sets a candidate aside before the next is drawn: so fewer than N in all.
+    fn set_aside(&mut self, span: (u64, u64)) {
+        self.left -= span.1;
+        let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
+        self.spans.copy_within(at..self.count, at + 1);
+        self.spans[at] = span;
+        self.count += 1;
+    }
+}
+
+/// Draws up to N distinct candidates and returns the place of the best: of the lowest score; of
+/// equal ones the first. Each is looked at once, and none but the first unless it attends.
+#[inline]
+pub(super) fn best_of<const N: usize, S: PartialOrd>(
+    table: &WeightedTable,
+    choices: usize,
+    turn: &Turn<'_>,
+    attends: impl Fn(usize) -> bool,
+    score: impl Fn(usize) -> S,
+) -> usize {
+    let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: table.total() };
+    let mut best = drawn.draw(table, |bound| turn.draw(0, bound));
+    let choices = choices.min(N).min(table.len());
+    if choices < 2 {
+        return best;
+    }
+    let (mut last, mut least) = (best, score(best));
+    for nth in 1..choices as u64 {
+        drawn.set_aside(table.span(last));
+        let place = drawn.draw(table, |bound| turn.draw(nth, bound));
+        last = place;
+        if !attends(place) {
+            continue;
+        }
+        let score = score(place);
+        if score < least {
+            (best, least) = (place, score);
+        }
+    }
+    best
+}
+
+/// Looks at everybody and returns the place of the best; of equal ones each has a chance in
+/// proportion to its weight.
+pub(super) fn best_of_all<S: PartialOrd>(
+    table: &WeightedTable,
+    turn: &Turn<'_>,
+    score: impl Fn(usize) -> S,
+) -> usize {
+    let mut best: Option<(usize, S)> = None;
+    let mut tied = 0;
+    for place in 0..table.len() {
+        let (score, (_, weight)) = (score(place), table.span(place));
+        let better = best.as_ref().is_none_or(|(_, least)| score < *least);
+        let equal = best.as_ref().is_some_and(|(_, least)| score == *least);
+        tied = if better { weight } else { tied + if equal { weight } else { 0 } };
+        if better || (equal && turn.draw(1 + place as u64, tied) < weight) {
+            best = Some((place, score));
+        }
+    }
+    best.map_or(0, |(place, _)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::policy::{Gate, Sight, ticket::Tickets};
+
+    /// Everybody is alike.
+    struct Plain;
+
+    impl Sight for Plain {
+        fn gate(&self, _index: usize) -> Gate {
+            Gate::Welcome
+        }
+
+        fn load(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn failures(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn cost(&self, _index: usize) -> f64 {
+            0.0
+        }
+
+        fn capacity(&self, _index: usize) -> u32 {
+            crate::util::fraction::FULL
+        }
+
+        fn name(&self, _index: usize) -> &str {
+            ""
+        }
+    }
+
+    #[test]
+    fn b20_as_many_are_looked_at_as_are_drawn_and_each_once() {
+        let tickets = Tickets::new(0, 7);
+        for (n, choices, looks) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
+            let table = WeightedTable::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
+            for _ in 0..1_000 {
+                let (turn, looked) = (Turn::new(&[], &Plain, &tickets), Cell::new(Vec::new()));
+                let score = |place: usize| {
+                    let mut places = looked.take();
+                    places.push(place);
+                    looked.set(places);
+                    0
+                };
+                let best = best_of::<MOST, _>(&table, choices, &turn, |_| true, score);
+                let mut looked = looked.into_inner();
+                assert!(looked.is_empty() || looked[0] == best, "of equal ones the first");
+                looked.sort_unstable();
+                looked.dedup();
+                assert_eq!(looked.len(), looks, "{choices} of {n}");
+            }
+        }
+    }
+}
