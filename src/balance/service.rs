@@ -30,7 +30,7 @@ use crate::{
 use crate::{
     call::completion::{AtHead, Ends},
     checks::{self, Checker, Checks, Probe},
-    cluster::Cluster,
+    cluster::{Cluster, node::NodeState},
     endpoint::{Endpoint, Target},
     error::{BoxError, ConfigError, Error},
     health::{
@@ -40,7 +40,7 @@ use crate::{
     observe::stats::Stats,
     policy::{
         Pick, Policy,
-        affinity::{Keyed, Owner, Structure, keeps},
+        affinity::{Keyed, Owner, Skipped, Structure, keeps},
     },
 };
 
@@ -185,9 +185,25 @@ where
             let node = snapshot.nodes.get(index)?;
             let capacity = snapshot.capacities.get(index).copied();
             let keeps = capacity.is_none_or(|capacity| keeps(key, &node.state.name, capacity));
-            Some(Owner::of(&node.state, snapshot.panic, keeps))
+            Some(Owner {
+                name: Arc::clone(&node.state.name),
+                skipped: skipped(&node.state, snapshot.panic, keeps),
+            })
         };
         walk.into_iter().filter_map(owner).collect()
+    }
+}
+
+/// Returns why an endpoint is passed over for a key.
+fn skipped(node: &NodeState, panic: bool, keeps: bool) -> Option<Skipped> {
+    if node.health.load().is_drained() {
+        Some(Skipped::Drained)
+    } else if node.health.admit(panic).is_none() {
+        Some(Skipped::Ejected)
+    } else if !keeps {
+        Some(Skipped::Capacity)
+    } else {
+        None
     }
 }
 
@@ -212,7 +228,7 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        self.cluster.launch();
+        self.cluster.spawn_driver();
         let now = Instant::now();
         let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);

@@ -2,8 +2,8 @@
 
 use crate::call::attempts::Attempts;
 use crate::{
-    call::guard::{Guard, Occasion},
-    cluster::node::NodeState,
+    call::guard::Guard,
+    cluster::{core::Occasion, node::NodeState},
     policy::Gate,
 };
 
@@ -73,7 +73,11 @@ impl Exclusions {
         !self.excluded.is_empty()
             && self
                 .find(node.id)
-                .is_ok_and(|i| self.excluded[i].1 == (node.standing.epoch(), node.version()))
+                .is_ok_and(|i| self.excluded[i].1 == (node.health.epoch(), node.version()))
+    }
+
+    pub(crate) fn excluded(&self) -> &[(u64, Occasion)] {
+        &self.excluded
     }
 
     fn find(&self, id: u64) -> Result<usize, usize> {

@@ -9,14 +9,9 @@ use crate::call::{
 };
 use crate::{
     call::guard::Guard,
-    cluster::{
-        Cluster,
-        node::{Node, NodeState},
-        snapshot::Snapshot,
-    },
-    error::{Counts, Error, ErrorKind},
-    health::standing::Epoch,
-    load::bounded::Loads,
+    cluster::{Cluster, node::Node, snapshot::Snapshot},
+    error::{Counts, Error},
+    health::evidence::{Admission, AdmissionKind, Epoch, State},
     policy::{Choice, Claim, Gate, Pick, Policy, Turn, rotate},
 };
 
@@ -117,7 +112,7 @@ impl<T, P: Policy> Cluster<T, P> {
         if exclusions.is_retry(self.address()) && !snapshot.eligible.is_empty() {
             return None;
         }
-        let held = self.loads.as_ref().map(Loads::lock);
+        let held = self.bounded.as_ref().map(|bounded| bounded.lock());
         let open = |index| {
             let has_room = held.as_ref().is_none_or(|held| has_room_to_try(&snapshot, held, index));
             has_room && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
@@ -129,13 +124,16 @@ impl<T, P: Policy> Cluster<T, P> {
             Claim::None => return None,
         };
         drop(held);
-        let accepts = |node: &NodeState| !exclusions.excludes(node);
-        let (node, epoch) = self.attend(now, owner, accepts)?;
-        let mut guard = Guard::new(&node, epoch, true, now);
-        if let Some(loads) = &self.loads {
-            loads.lock().add(node.state.id);
-            guard.set_bounded();
+        if !self.is_trial_due(now)
+            || owner.is_some_and(|owner| owner.health.load().state() == State::Serving)
+        {
+            return None;
         }
+        let (node, epoch) =
+            self.start_trial(owner.map(|owner| owner.id), exclusions.excluded(), now)?;
+        let permit =
+            self.bounded.as_ref().map(|bounded| bounded.lock().start(bounded, node.state.id));
+        let guard = Guard::new(&node, Admission { epoch, kind: AdmissionKind::Trial }, permit, now);
         Some(placed(guard, &node.target, attach))
     }
 
@@ -155,15 +153,18 @@ impl<T, P: Policy> Cluster<T, P> {
         }
         // The healthy path: nothing to exclusions, no bound, and the gate is open.
         if exclusions.is_fresh()
-            && self.loads.is_none()
+            && self.bounded.is_none()
             && let Some(table) = &snapshot.table
         {
             let gate = |index| gate(snapshot, index);
             let look = Look { snapshot, gate, now };
             let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
             let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
-            if let Some(epoch) = node.state.standing.admit(snapshot.panic) {
-                return Ok((node, Guard::new(node, epoch, false, now)));
+            if let Some(epoch) = node.state.health.admit(snapshot.panic) {
+                return Ok((
+                    node,
+                    Guard::new(node, Admission { epoch, kind: AdmissionKind::Eligible }, None, now),
+                ));
             }
         }
         self.pick_carefully(snapshot, request, exclusions, now)
@@ -181,18 +182,21 @@ impl<T, P: Policy> Cluster<T, P> {
     where
         P: Pick<Req>,
     {
-        let Some(loads) = &self.loads else {
+        let Some(bounded) = &self.bounded else {
             let (node, epoch) = self.pick_where(snapshot, request, exclusions, now, |_| true)?;
-            return Ok((node, Guard::new(node, epoch, false, now)));
+            return Ok((
+                node,
+                Guard::new(node, Admission { epoch, kind: AdmissionKind::Eligible }, None, now),
+            ));
         };
         // One at a time, so that the bound is exact.
-        let mut held = loads.lock();
+        let mut held = bounded.lock();
         let has_room = |index| has_room(snapshot, &held, index);
         let (node, epoch) = self.pick_where(snapshot, request, exclusions, now, has_room)?;
-        held.add(node.state.id);
+        let permit = held.start(bounded, node.state.id);
         drop(held);
-        let mut guard = Guard::new(node, epoch, false, now);
-        guard.set_bounded();
+        let guard =
+            Guard::new(node, Admission { epoch, kind: AdmissionKind::Eligible }, Some(permit), now);
         Ok((node, guard))
     }
 
@@ -208,7 +212,7 @@ impl<T, P: Policy> Cluster<T, P> {
     where
         P: Pick<Req>,
     {
-        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
+        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_picker()))?;
         let avoided = &*exclusions;
         let gate = |index| match snapshot.nodes.get(index) {
             Some(node) if is_open(snapshot, index) => match avoided.gate(&node.state) {
@@ -228,7 +232,7 @@ impl<T, P: Policy> Cluster<T, P> {
             if stands == Gate::Closed {
                 continue;
             }
-            let Some(epoch) = node.state.standing.admit(snapshot.panic) else { continue };
+            let Some(epoch) = node.state.health.admit(snapshot.panic) else { continue };
             if stands == Gate::Welcome && has_room(index) {
                 return Ok((node, epoch));
             }
@@ -250,7 +254,7 @@ impl<T, P: Policy> Cluster<T, P> {
         let tried =
             |exclusions: &Exclusions, (node, _): (&Node<T>, _)| exclusions.was_tried(&node.state);
         let mut found = self.search(snapshot, exclusions, &has_room);
-        if self.loads.is_some()
+        if self.bounded.is_some()
             && found.is_none()
             && named.is_none_or(|named| tried(exclusions, named))
         {
@@ -281,40 +285,18 @@ impl<T, P: Policy> Cluster<T, P> {
             let node = snapshot.nodes.get(index)?;
             let welcome = !exclusions.excludes(&node.state) && exclusions.rank(&node.state) <= rank;
             let admitted = welcome && has_room(index);
-            let epoch = admitted.then(|| node.state.standing.admit(snapshot.panic))??;
+            let epoch = admitted.then(|| node.state.health.admit(snapshot.panic))??;
             Some((&**node, epoch))
         });
         exclusions.stopped(sweep);
         found
-    }
-
-    fn no_table(&self) -> Error {
-        let words = self.progress.last_panic().unwrap_or_default();
-        Error::policy(format!("it panicked while compiling its table: {words}"))
-    }
-
-    /// Returns the error for a set of which nothing may be picked.
-    pub(crate) fn shortage(&self, counts: Counts) -> Error {
-        let finished = self.progress.has_finished();
-        let kind = match counts {
-            Counts { members: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
-            Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
-            Counts { members: 0, .. } => ErrorKind::Empty,
-            Counts { members, drained, .. } if members == drained => ErrorKind::Drained,
-            Counts { ejected: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
-            // All are in service; they have just not been ready for this call.
-            Counts { ejected: 0, .. } => ErrorKind::ReadyTimeout,
-            _ => ErrorKind::Ejected,
-        };
-        let cause = if counts.members == 0 { self.progress.last_error() } else { None };
-        Error::unavailable(kind, counts, cause)
     }
 }
 
 /// Returns whether the gate of a member is open at this moment.
 fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
     let node = snapshot.nodes.get(index);
-    node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
+    node.is_some_and(|node| node.state.health.admit(snapshot.panic).is_some())
 }
 
 /// Returns how a member stands to a call that avoids nobody.

@@ -10,18 +10,17 @@ use crate::{
 impl<T, P: Policy> Cluster<T, P> {
     /// Takes room for a call that waited, which holds none; returns whether there was any.
     pub(crate) fn take_room(&self, guard: &mut Guard) -> bool {
-        let Some(loads) = &self.loads else { return true };
+        let Some(bounded) = &self.bounded else { return true };
         let snapshot = self.snapshot.load();
         let id = guard.node().id;
         let index = snapshot.nodes.iter().position(|node| node.state.id == id);
-        let mut held = loads.lock();
+        let mut held = bounded.lock();
         let taken = index.is_some_and(|index| match guard.is_trial() {
             true => has_room_to_try(&snapshot, &held, index),
             false => has_room(&snapshot, &held, index),
         });
         if taken {
-            held.add(id);
-            guard.set_bounded();
+            guard.set_permit(held.start(bounded, id));
         }
         taken
     }
@@ -31,7 +30,6 @@ impl<T, P: Policy> Cluster<T, P> {
 pub(crate) fn has_room<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
     let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
     snapshot.nodes.get(index).is_some_and(|node| match share {
-        0.0 => held.is_idle(node.state.id),
         share => held.has_room(node.state.id, share),
     })
 }

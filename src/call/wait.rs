@@ -68,7 +68,7 @@ where
         request: Req,
         exclusions: Exclusions,
     ) -> Self {
-        let bell = Box::pin(Arc::clone(&cluster.bell).notified_owned());
+        let bell = Box::pin(Arc::clone(&cluster.changed).notified_owned());
         Self {
             cluster,
             client,
@@ -108,7 +108,7 @@ where
 
     /// Keeps an endpoint's service until it is ready.
     fn park(&mut self, mut placed: Placed<T::Service>) {
-        placed.guard.park();
+        placed.guard.wait();
         self.exclusions.exclude(&placed.guard);
         self.unready.push(Readying { placed: Some(placed), request: std::marker::PhantomData });
     }
@@ -167,7 +167,7 @@ where
         }
         // Somebody is in the snapshot, but all gates have closed: the next one is about to be
         // published.
-        if closing && self.failure.is_none() && !self.cluster.progress.is_uncompiled() {
+        if closing && self.failure.is_none() && !self.cluster.progress.is_unbuilt() {
             return None;
         }
         Some(self.failure.take().unwrap_or_else(|| self.cluster.shortage(counts)))
@@ -176,7 +176,7 @@ where
     /// Waits for a change or for the end of patience.
     fn poll_wait(&mut self, counts: Counts, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.bell.as_mut().poll(cx).is_ready() {
-            self.bell = Box::pin(Arc::clone(&self.cluster.bell).notified_owned());
+            self.bell = Box::pin(Arc::clone(&self.cluster.changed).notified_owned());
             self.forget_former();
             return Poll::Ready(Ok(()));
         }
@@ -213,7 +213,7 @@ where
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Departure<T::Service, Req>, Error>> {
-        self.cluster.launch();
+        self.cluster.spawn_driver();
         loop {
             if let Some(placed) = self.poll_parked(cx) {
                 return Poll::Ready(Ok(self.depart(placed)));

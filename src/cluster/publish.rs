@@ -1,105 +1,152 @@
-//! The publishing side of the door: when a snapshot is compiled, and of what.
+//! When a snapshot is published, and what is in it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
-use crate::cluster::{Change, Cluster, Former, GATHER, Prepared, Room, SMALL};
+use super::{Cluster, Locked, batch::Batch, core::Change, nodes::Changes, snapshot::Snapshot};
 use crate::{
-    cluster::{nodes::Changes, snapshot::Snapshot},
     policy::{Member, Policy, View},
-    util::fraction::FULL,
+    util::{drop_users, fraction::FULL, lock},
 };
 
+/// A picker that was built ahead: none if nothing was, `Some(None)` if the policy panicked.
+pub(crate) type Prepared<B> = Option<Option<B>>;
+
+/// A snapshot that another has replaced.
+type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
+
+/// Up to this many members, each transition is published at once: a build takes microseconds.
+const SMALL: usize = 256;
+
+/// How long the transitions of a large set are gathered. Their health words are set at once all
+/// the same, so no call goes to an ejected endpoint.
+pub(super) const GATHER: Duration = Duration::from_millis(10);
+
 impl<T, P: Policy> Cluster<T, P> {
-    /// Publishes what a visit has changed, or lets it gather.
-    pub(crate) fn settle(
+    /// Returns whether something is due. Cost: one load while all endpoints are healthy.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.deadlines.is_due(now)
+    }
+
+    /// Returns whether an endpoint waits for its trial.
+    pub(crate) fn is_trial_due(&self, now: Instant) -> bool {
+        self.deadlines.is_trial_due(now)
+    }
+
+    /// Publishes what was gathered, whatever its age.
+    pub(crate) fn flush(&self, now: Instant) {
+        // Not the lock for nothing: it may be held during a build.
+        if self.deadlines.has_gathered() {
+            self.publish_if(now, |locked| locked.gathered > 0);
+        }
+    }
+
+    /// Publishes what was gathered for long enough.
+    pub(crate) fn flush_due(&self, now: Instant) {
+        if self.deadlines.is_publication_due(now) {
+            self.flush(now);
+        }
+    }
+
+    /// Builds the picker anew, if the one of this generation is still in use.
+    pub(crate) fn renew(&self, generation: u64, now: Instant) {
+        self.publish_if(now, |_| self.snapshot.load().generation == generation);
+    }
+
+    pub(super) fn publish_first(&self, now: Instant) {
+        self.publish_if(now, |_| true);
+    }
+
+    fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Locked<T>) -> bool) {
+        let mut locked = lock(&self.locked);
+        let former = wanted(&locked).then(|| self.publish(&mut locked, None, now));
+        self.set_deadlines(&locked);
+        drop(locked);
+        drop_users(former);
+    }
+
+    /// Publishes what an input has changed, or gathers it.
+    pub(super) fn settle(
         &self,
-        room: &mut Room<T>,
+        locked: &mut Locked<T>,
         change: Change,
-        table: Prepared<P::Table>,
+        prepared: Prepared<P::Table>,
         now: Instant,
     ) -> Option<Former<T, P>> {
-        let ripe = room.gathered > 0 && now >= room.published + GATHER;
+        let ripe = locked.gathered > 0 && now >= locked.published + GATHER;
         let publish = match change {
             Change::Nothing => ripe,
-            Change::Health => ripe || !self.may_gather(room, now),
+            Change::Health => ripe || !self.may_gather(locked, now),
             Change::Members => true,
         };
         let former = if publish {
-            self.publish(room, table, now)
+            Some(self.publish(locked, prepared, now))
         } else {
-            room.gathered += usize::from(change == Change::Health);
+            locked.gathered += usize::from(change == Change::Health);
             None
         };
-        self.set_due(room);
+        self.set_deadlines(locked);
         former
     }
 
     /// Returns whether a transition may wait for others: in a large set that was published a
-    /// moment ago, while few picks land on a closed gate.
-    fn may_gather(&self, room: &Room<T>, now: Instant) -> bool {
+    /// moment ago, while few picks find an endpoint closed.
+    fn may_gather(&self, locked: &Locked<T>, now: Instant) -> bool {
         let snapshot = self.snapshot.load();
         snapshot.nodes.len() > SMALL
-            && now < room.published + GATHER
-            && (snapshot.eligible.is_empty() || room.gathered * 8 < snapshot.eligible.len())
-            && room.core.is_panic() == room.panic
+            && now < locked.published + GATHER
+            && (snapshot.eligible.is_empty() || locked.gathered * 8 < snapshot.eligible.len())
+            && locked.core.is_panic() == locked.panic
     }
 
-    /// Compiles and publishes the next snapshot. If the policy panics, the former one stays.
-    pub(crate) fn publish(
+    /// Builds and publishes the next snapshot; returns the former one. If the policy panics, that
+    /// one stays in use.
+    fn publish(
         &self,
-        room: &mut Room<T>,
-        table: Prepared<P::Table>,
+        locked: &mut Locked<T>,
+        prepared: Prepared<P::Table>,
         now: Instant,
-    ) -> Option<Former<T, P>> {
+    ) -> Former<T, P> {
         let former = self.snapshot.load_full();
-        let core = &room.core;
-        let (eligible, panic) = core.eligible();
-        let view = View::new(core.members(), &eligible, self.random_start());
-        let compile = || self.compile(&view, former.table.as_ref());
-        let Some(table) = table.unwrap_or_else(compile) else {
-            // Not due any more: the next change compiles anew, not every call.
-            (room.published, room.gathered) = (now, 0);
-            return Some(former);
-        };
-        let table = Some(table);
-        let nodes = match core.unpublished.is_empty() {
-            true => former.nodes.clone(),
-            false => former.nodes.next(core.nodes(), &core.unpublished),
-        };
+        // If the build fails, the next change tries again, not each call.
+        (locked.published, locked.gathered) = (now, 0);
+        let (eligible, panic) = locked.core.eligible();
+        let view = View::new(locked.core.members(), &eligible, self.random_start());
+        let build = || self.build(&view, former.table.as_ref());
+        let Some(picker) = prepared.unwrap_or_else(build) else { return former };
+        let same_nodes = locked.unpublished.is_empty();
         let generation = former.generation + 1;
-        let counts = core.counts();
-        let shares = if self.loads.is_some() { shares(&view) } else { Box::default() };
+        let shares = if self.bounded.is_some() { shares(&view) } else { Box::default() };
         let capacities = capacities(&view);
-        let roll = if core.unpublished.is_empty() { former.roll } else { generation };
         let next = Snapshot {
             generation,
-            roll,
-            nodes,
+            roll: if same_nodes { former.roll } else { generation },
+            nodes: former.nodes.next(&locked.nodes, &locked.unpublished),
             eligible,
             shares,
             capacities,
             panic,
-            counts,
-            table,
+            counts: locked.core.counts(),
+            table: Some(picker),
         };
         self.snapshot.store(Arc::new(next));
-        room.panic = room.core.is_panic();
-        room.core.unpublished = Changes::default();
-        self.progress.policy_compiled();
-        (room.published, room.gathered) = (now, 0);
-        Some(former)
+        locked.panic = locked.core.is_panic();
+        locked.unpublished = Changes::default();
+        self.progress.picker_built();
+        former
     }
 
-    /// Compiles a table; none if the policy panics.
-    fn compile(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
-        let compile = || self.policy.compile(view, former);
-        match catch_unwind(AssertUnwindSafe(compile)) {
-            Ok(table) => Some(table),
+    /// Builds a picker; none if the policy panics.
+    fn build(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
+        let build = || self.policy.compile(view, former);
+        match catch_unwind(AssertUnwindSafe(build)) {
+            Ok(picker) => Some(picker),
             Err(payload) => {
                 self.progress.policy_panicked(payload.as_ref());
                 None
@@ -107,16 +154,31 @@ impl<T, P: Policy> Cluster<T, P> {
         }
     }
 
-    /// Compiles a table ahead, outside the door, for members that are planned.
+    /// Returns the members after a batch, if their picker is to be built ahead.
+    pub(crate) fn plan_large(&self, batch: &Batch<T>) -> Option<Vec<Member>> {
+        // Which endpoints are kept is only known when the batch is applied.
+        if self.settings.keep_last || !self.policy.is_costly(batch.len(), batch.weight()) {
+            return None;
+        }
+        Some(batch.plan(lock(&self.locked).core.members()))
+    }
+
+    /// Builds a picker ahead, outside the lock, for members that are planned.
     pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
         let open = (0..).zip(members).filter(|(_, member)| member.is_open());
         let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
         let view = View::new(members, &eligible, self.random_start());
-        self.compile(&view, self.snapshot.load_full().table.as_ref())
+        self.build(&view, self.snapshot.load_full().table.as_ref())
     }
 
     fn random_start(&self) -> Option<u64> {
-        self.settings.starting_at.is_none().then(|| self.tickets.seed())
+        if self.settings.starting_at.is_some() { None } else { Some(self.tickets.seed()) }
+    }
+
+    fn set_deadlines(&self, locked: &Locked<T>) {
+        let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
+        let core = &locked.core;
+        self.deadlines.set(publication, core.next_move(), core.next_trial());
     }
 }
 

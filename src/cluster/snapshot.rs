@@ -24,3 +24,20 @@ pub(crate) struct Snapshot<T, B> {
     /// What the policy compiled; nothing if it has only panicked so far.
     pub(crate) table: Option<B>,
 }
+
+impl<T, B> Snapshot<T, B> {
+    /// Returns the snapshot before the first one is built.
+    pub(crate) fn empty() -> Self {
+        Self {
+            generation: 0,
+            roll: 0,
+            nodes: Nodes::default(),
+            eligible: Box::default(),
+            shares: Box::default(),
+            capacities: Box::default(),
+            panic: false,
+            counts: Counts::default(),
+            table: None,
+        }
+    }
+}

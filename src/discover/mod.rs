@@ -8,6 +8,7 @@ mod channel;
 pub(crate) mod driver;
 mod list;
 
+pub use crate::endpoint::Labels;
 pub use channel::{Changes, Handle, channel};
 pub use driver::Driver;
 pub use list::{List, list};

@@ -11,7 +11,7 @@ mod window;
 use std::time::Duration;
 
 pub(crate) use latency::{Meter, Pace};
-pub(crate) use window::{Tally, Window};
+pub(crate) use window::Window;
 
 use crate::util::time::{SHORT, YEAR};
 
@@ -68,15 +68,4 @@ impl Signals {
 
 fn within(decay: Duration) -> Duration {
     decay.clamp(SHORT, YEAR)
-}
-
-/// What the end of a call says about pace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sign {
-    Success,
-    Failure,
-    Overload,
-    /// Dropped too early to be a failure.
-    Dropped,
-    Nothing,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::util::fraction::FULL;
+use crate::{endpoint::Traits, util::fraction::FULL};
 
 /// The members of the set, in the order in which they joined.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,7 @@ pub struct Member {
     pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) weight: u32,
+    pub(crate) traits: Traits,
     /// In service, as far as its health goes.
     pub(crate) healthy: bool,
     /// The part of the weight that counts, in units of 1/[`FULL`].
@@ -108,6 +109,24 @@ impl Member {
     #[must_use]
     pub const fn weight(&self) -> u32 {
         self.weight
+    }
+
+    /// Returns the tier that discovery has set.
+    #[must_use]
+    pub fn tier(&self) -> u32 {
+        self.traits.tier()
+    }
+
+    /// Returns the zone that discovery has set.
+    #[must_use]
+    pub fn zone(&self) -> Option<&str> {
+        self.traits.zone().map(AsRef::as_ref)
+    }
+
+    /// Returns the value of a label that discovery has set.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.traits.labels().get(key)
     }
 
     /// Returns the weight that counts: the set weight times the capacity factor.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::policy::affinity::{Keyed, Member, Structure};
-use crate::{cluster::node::NodeState, util::fraction::FULL};
+use crate::{endpoint::Traits, util::fraction::FULL};
 
 /// What a keyed policy makes of one set of names and weights: pure, and the same everywhere.
 ///
@@ -48,18 +48,6 @@ pub enum Skipped {
     Capacity,
 }
 
-impl Owner {
-    pub(crate) fn of(node: &NodeState, panic: bool, keeps: bool) -> Self {
-        let skipped = match &node.standing {
-            standing if standing.is_drained() => Some(Skipped::Drained),
-            standing if standing.admit(panic).is_none() => Some(Skipped::Ejected),
-            _ if !keeps => Some(Skipped::Capacity),
-            _ => None,
-        };
-        Self { name: Arc::clone(&node.name), skipped }
-    }
-}
-
 impl<A, S: Structure + Clone> Keyed<A, S> {
     /// Maps a set of names and weights, in the order in which the endpoints would join.
     pub fn map<N: Into<Arc<str>>>(&self, set: impl IntoIterator<Item = (N, u32)>) -> KeyMap<S> {
@@ -67,6 +55,7 @@ impl<A, S: Structure + Clone> Keyed<A, S> {
             id,
             name: name.into(),
             weight,
+            traits: Traits::default(),
             healthy: true,
             capacity: FULL,
         };
