@@ -39,7 +39,7 @@ use crate::{
     },
     observe::stats::Stats,
     policy::{
-        Pick, Policy,
+        Picker, Policy,
         affinity::{Keyed, Owner, Structure, keeps},
     },
 };
@@ -160,7 +160,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     #[doc(hidden)]
     pub fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         self.cluster.preview(request)
     }
@@ -180,7 +180,7 @@ where
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
         let snapshot = self.cluster.snapshot.load();
         let table = snapshot.table.as_ref();
-        let walk = table.map(|table| self.cluster.policy.walk(table, key)).unwrap_or_default();
+        let walk = table.map(|picker| picker.walk(key)).unwrap_or_default();
         let owner = |index: usize| {
             let node = snapshot.nodes.get(index)?;
             let capacity = snapshot.capacities.get(index).copied();
@@ -196,7 +196,8 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
     C: Clone,
     K: Clone
         + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,

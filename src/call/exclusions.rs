@@ -93,7 +93,7 @@ impl Exclusions {
             node if self.was_tried(node) => Gate::Tried,
             // Having waited for a few, the call rather goes to one that was ready last time.
             node if self.excluded.len() >= DRAWS && node.is_unready() => Gate::Tried,
-            _ => Gate::Welcome,
+            _ => Gate::Open,
         }
     }
 

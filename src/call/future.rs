@@ -19,7 +19,7 @@ use crate::{
     endpoint::Target,
     error::{BoxError, Error},
     health::classify::Classify,
-    policy::{Pick, Policy},
+    policy::{Picker, Policy},
 };
 
 pin_project! {
@@ -112,7 +112,8 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
     K: Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
     E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {

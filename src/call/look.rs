@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::{
     cluster::{node::NodeState, snapshot::Snapshot},
-    policy::{Gate, Sight},
+    policy::{Gate, Observed},
     util::fraction::FULL,
 };
 
@@ -23,14 +23,14 @@ impl<T, B, G> Look<'_, T, B, G> {
     }
 }
 
-impl<T, B, G: Fn(usize) -> Gate> Sight for Look<'_, T, B, G> {
+impl<T, B, G: Fn(usize) -> Gate> Observed for Look<'_, T, B, G> {
     #[inline]
     fn gate(&self, index: usize) -> Gate {
         (self.gate)(index)
     }
 
     #[inline]
-    fn load(&self, index: usize) -> u64 {
+    fn in_flight(&self, index: usize) -> u64 {
         self.state(index).map_or(0, |state| state.load())
     }
 
@@ -40,7 +40,7 @@ impl<T, B, G: Fn(usize) -> Gate> Sight for Look<'_, T, B, G> {
     }
 
     #[inline]
-    fn cost(&self, index: usize) -> f64 {
+    fn latency(&self, index: usize) -> f64 {
         let measured = self.state(index).and_then(|state| Some((state, state.meter.as_ref()?)));
         measured.map_or(0.0, |(state, meter)| meter.cost(&state.pace, self.now))
     }

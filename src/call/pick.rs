@@ -17,7 +17,7 @@ use crate::{
     error::{Counts, Error, ErrorKind},
     health::standing::Epoch,
     load::bounded::Loads,
-    policy::{Choice, Claim, Gate, Pick, Policy, Turn, rotate},
+    policy::{Candidates, Gate, PickContext, PickResult, Picker, Policy, rotate},
 };
 
 /// A call's place on an endpoint, with the service that will make it.
@@ -40,6 +40,16 @@ pub(crate) enum Missed {
     UsedUp(u64),
 }
 
+/// Which ejected endpoints a request may test.
+#[derive(Debug, Clone, Copy)]
+enum Owner {
+    /// Any: the request belongs to none.
+    Any,
+    /// Only this one, if it is ejected.
+    Only(usize),
+    None,
+}
+
 /// How often a newer snapshot is taken, when gates have closed meanwhile or a table is used
 /// up.
 const ROUNDS: usize = 3;
@@ -55,7 +65,7 @@ impl<T, P: Policy> Cluster<T, P> {
         attach: impl Fn(&T) -> S,
     ) -> Result<Placed<S>, Missed>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         if self.is_due(now)
             && let Some(placed) = self.try_out(request, exclusions, now, &attach)
@@ -82,7 +92,7 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Returns the index that the policy names next; takes no place.
     pub(crate) fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         // Only what is measured needs to know the time.
         let now = self.meter.as_ref().map_or(self.origin, |_| Instant::now());
@@ -90,11 +100,11 @@ impl<T, P: Policy> Cluster<T, P> {
             let snapshot = self.snapshot.load();
             let gate = |index| gate(&snapshot, index);
             let look = Look { snapshot: &snapshot, gate, now };
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
-                Choice::Member(index) => return Some(index),
-                Choice::Renew => self.renew(snapshot.generation, Instant::now()),
-                Choice::Any | Choice::Refuse(_) => return None,
+            let cx = PickContext::new(&snapshot.eligible, &look, &self.tickets, 0);
+            match snapshot.table.as_ref()?.pick(request, &cx) {
+                PickResult::Member(index) => return Some(index),
+                PickResult::Renew => self.renew(snapshot.generation, Instant::now()),
+                PickResult::Any | PickResult::Refuse(_) => return None,
             }
         }
         None
@@ -109,7 +119,7 @@ impl<T, P: Policy> Cluster<T, P> {
         attach: impl Fn(&T) -> S,
     ) -> Option<Placed<S>>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         self.catch_up(now);
         let snapshot = self.snapshot.load();
@@ -117,18 +127,11 @@ impl<T, P: Policy> Cluster<T, P> {
         if exclusions.is_retry(self.address()) && !snapshot.eligible.is_empty() {
             return None;
         }
-        let held = self.loads.as_ref().map(Loads::lock);
-        let open = |index| {
-            let has_room = held.as_ref().is_none_or(|held| has_room_to_try(&snapshot, held, index));
-            has_room && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
+        let owner = match self.owner(&snapshot, request, now) {
+            Owner::Any => None,
+            Owner::Only(index) => Some(&*snapshot.nodes.get(index)?.state),
+            Owner::None => return None,
         };
-        let table = snapshot.table.as_ref()?;
-        let owner = match self.policy.claim(table, request, &open) {
-            Claim::Any => None,
-            Claim::Only(index) => Some(&*snapshot.nodes.get(index)?.state),
-            Claim::None => return None,
-        };
-        drop(held);
         let accepts = |node: &NodeState| !exclusions.excludes(node);
         let (node, epoch) = self.attend(now, owner, accepts)?;
         let mut guard = Guard::new(&node, epoch, true, now);
@@ -139,16 +142,56 @@ impl<T, P: Policy> Cluster<T, P> {
         Some(placed(guard, &node.target, attach))
     }
 
+    /// Returns which member the request belongs to: the first of its candidates that has a weight
+    /// and room.
+    fn owner<Req: ?Sized>(
+        &self,
+        snapshot: &Snapshot<T, P::Picker>,
+        request: &Req,
+        now: Instant,
+    ) -> Owner
+    where
+        P::Picker: Picker<Req>,
+    {
+        let Some(picker) = &snapshot.table else { return Owner::None };
+        let gate = |index| gate(snapshot, index);
+        let look = Look { snapshot, gate, now };
+        let cx = PickContext::new(&snapshot.eligible, &look, &self.tickets, 0);
+        let mut part = Candidates::new();
+        // Bounded, should a policy begin anew with every part.
+        let mut passed = 0;
+        while passed <= snapshot.nodes.len() {
+            picker.candidates(request, &cx, passed, &mut part);
+            if !part.is_bound() {
+                return Owner::Any;
+            }
+            let held = self.loads.as_ref().map(Loads::lock);
+            let has_room =
+                |index| held.as_ref().is_none_or(|held| has_room_to_try(snapshot, held, index));
+            let is_open = |&index: &usize| {
+                has_room(index) && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
+            };
+            if let Some(index) = part.iter().find(is_open) {
+                return Owner::Only(index);
+            }
+            if !part.is_full() {
+                break;
+            }
+            passed = part.next_part();
+        }
+        Owner::None
+    }
+
     #[inline]
     fn pick<'s, Req: ?Sized>(
         &self,
-        snapshot: &'s Snapshot<T, P::Table>,
+        snapshot: &'s Snapshot<T, P::Picker>,
         request: &Req,
         exclusions: &mut Exclusions,
         now: Instant,
     ) -> Result<(&'s Node<T>, Guard), Missed>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         if snapshot.eligible.is_empty() {
             return Err(Missed::Nothing(snapshot.counts));
@@ -160,8 +203,8 @@ impl<T, P: Policy> Cluster<T, P> {
         {
             let gate = |index| gate(snapshot, index);
             let look = Look { snapshot, gate, now };
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            let cx = PickContext::new(&snapshot.eligible, &look, &self.tickets, 0);
+            let (_, node) = named(snapshot, table.pick(request, &cx), &cx)?;
             if let Some(epoch) = node.state.standing.admit(snapshot.panic) {
                 return Ok((node, Guard::new(node, epoch, false, now)));
             }
@@ -173,13 +216,13 @@ impl<T, P: Policy> Cluster<T, P> {
     #[cold]
     fn pick_carefully<'s, Req: ?Sized>(
         &self,
-        snapshot: &'s Snapshot<T, P::Table>,
+        snapshot: &'s Snapshot<T, P::Picker>,
         request: &Req,
         exclusions: &mut Exclusions,
         now: Instant,
     ) -> Result<(&'s Node<T>, Guard), Missed>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         let Some(loads) = &self.loads else {
             let (node, epoch) = self.pick_where(snapshot, request, exclusions, now, |_| true)?;
@@ -199,21 +242,21 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Picks an endpoint, one that has room if there is any.
     fn pick_where<'s, Req: ?Sized>(
         &self,
-        snapshot: &'s Snapshot<T, P::Table>,
+        snapshot: &'s Snapshot<T, P::Picker>,
         request: &Req,
         exclusions: &mut Exclusions,
         now: Instant,
         has_room: impl Fn(usize) -> bool,
     ) -> Result<(&'s Node<T>, Epoch), Missed>
     where
-        P: Pick<Req>,
+        P::Picker: Picker<Req>,
     {
         let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
         let avoided = &*exclusions;
         let gate = |index| match snapshot.nodes.get(index) {
             Some(node) if is_open(snapshot, index) => match avoided.gate(&node.state) {
                 stands if has_room(index) => stands,
-                Gate::Welcome => Gate::Full,
+                Gate::Open => Gate::Full,
                 Gate::Tried => Gate::FullTried,
                 other => other,
             },
@@ -222,14 +265,14 @@ impl<T, P: Policy> Cluster<T, P> {
         let look = Look { snapshot, gate, now };
         let mut second_best = None;
         for _ in 0..avoided.draws() {
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            let (index, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
+            let cx = PickContext::new(&snapshot.eligible, &look, &self.tickets, 0);
+            let (index, node) = named(snapshot, table.pick(request, &cx), &cx)?;
             let stands = avoided.gate(&node.state);
             if stands == Gate::Closed {
                 continue;
             }
             let Some(epoch) = node.state.standing.admit(snapshot.panic) else { continue };
-            if stands == Gate::Welcome && has_room(index) {
+            if stands == Gate::Open && has_room(index) {
                 return Ok((node, epoch));
             }
             second_best.get_or_insert((node, epoch));
@@ -242,7 +285,7 @@ impl<T, P: Policy> Cluster<T, P> {
     #[cold]
     fn search_where<'s>(
         &self,
-        snapshot: &'s Snapshot<T, P::Table>,
+        snapshot: &'s Snapshot<T, P::Picker>,
         exclusions: &mut Exclusions,
         named: Option<(&'s Node<T>, Epoch)>,
         has_room: impl Fn(usize) -> bool,
@@ -269,7 +312,7 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Looks at every eligible endpoint, from a place that moves on with each search.
     fn search<'s>(
         &self,
-        snapshot: &'s Snapshot<T, P::Table>,
+        snapshot: &'s Snapshot<T, P::Picker>,
         exclusions: &mut Exclusions,
         has_room: &dyn Fn(usize) -> bool,
     ) -> Option<(&'s Node<T>, Epoch)> {
@@ -290,7 +333,7 @@ impl<T, P: Policy> Cluster<T, P> {
 
     fn no_table(&self) -> Error {
         let words = self.progress.last_panic().unwrap_or_default();
-        Error::policy(format!("it panicked while compiling its table: {words}"))
+        Error::policy(format!("it panicked while building its picker: {words}"))
     }
 
     /// Returns the error for a set of which nothing may be picked.
@@ -319,28 +362,28 @@ fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
 
 /// Returns how a member stands to a call that avoids nobody.
 fn gate<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> Gate {
-    if is_open(snapshot, index) { Gate::Welcome } else { Gate::Closed }
+    if is_open(snapshot, index) { Gate::Open } else { Gate::Closed }
 }
 
 /// Finds the node that the policy chose.
 #[inline]
 fn named<'s, T, B>(
     snapshot: &'s Snapshot<T, B>,
-    choice: Choice,
-    turn: &Turn<'_>,
+    result: PickResult,
+    cx: &PickContext<'_>,
 ) -> Result<(usize, &'s Node<T>), Missed> {
-    let choice = match choice {
-        Choice::Any => rotate(turn, |ticket, n| ticket % n),
+    let result = match result {
+        PickResult::Any => rotate(cx, |ticket, n| ticket % n),
         named => named,
     };
-    match choice {
-        Choice::Member(index) => match snapshot.nodes.get(index) {
+    match result {
+        PickResult::Member(index) => match snapshot.nodes.get(index) {
             Some(node) => Ok((index, node)),
             None => Err(Missed::Policy(out_of_range(index, snapshot.nodes.len()))),
         },
-        Choice::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
-        Choice::Renew => Err(Missed::UsedUp(snapshot.generation)),
-        Choice::Any => Err(Missed::Nothing(snapshot.counts)),
+        PickResult::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
+        PickResult::Renew => Err(Missed::UsedUp(snapshot.generation)),
+        PickResult::Any => Err(Missed::Nothing(snapshot.counts)),
     }
 }
 

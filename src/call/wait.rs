@@ -21,7 +21,7 @@ use crate::{
     cluster::{Cluster, discovery::Told},
     endpoint::Target,
     error::{BoxError, Counts, Error, ErrorKind},
-    policy::{Pick, Policy},
+    policy::{Picker, Policy},
 };
 
 /// A request that is bound to no endpoint yet.
@@ -206,7 +206,8 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
 {
     /// Waits for an endpoint that is ready; returns it with the request.
     pub(crate) fn poll(

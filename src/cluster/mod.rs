@@ -40,16 +40,17 @@ use crate::{
         standing::Epoch,
     },
     load::{Meter, bounded::Loads},
-    policy::{Policy, ticket::Tickets},
+    policy::{Needs, Policy, ticket::Tickets},
     util::{drop_users, lock},
 };
 
 /// The shared heart of a balancer.
 pub(crate) struct Cluster<T, P: Policy> {
-    pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
+    pub(crate) snapshot: ArcSwap<Snapshot<T, P::Picker>>,
     deadlines: Deadlines,
     pub(crate) origin: Instant,
     pub(crate) policy: P,
+    pub(crate) needs: Needs,
     pub(crate) tickets: Tickets,
     pub(crate) settings: Settings,
     door: Mutex<Room<T>>,
@@ -111,7 +112,8 @@ impl<T, P: Policy> Cluster<T, P> {
         if events.is_heard() {
             core.listen();
         }
-        let meter = Meter::new(policy.signals(), settings.health.compares(), now);
+        let needs = policy.needs();
+        let meter = Meter::new(needs.signals, settings.health.compares(), now);
         let cluster = Self {
             snapshot: ArcSwap::from_pointee(Snapshot {
                 generation: 0,
@@ -128,8 +130,9 @@ impl<T, P: Policy> Cluster<T, P> {
             origin: now,
             events,
             meter: meter.map(Arc::new),
-            loads: policy.bound().map(Loads::new),
+            loads: needs.bound.map(Loads::new),
             policy,
+            needs,
             tickets: Tickets::new(first_ticket, seed),
             settings,
             door: Mutex::new(Room {
@@ -160,7 +163,7 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Goes through the door with a table that was compiled for the outcome.
     pub(crate) fn visit_with<R>(
         &self,
-        table: Prepared<P::Table>,
+        table: Prepared<P::Picker>,
         now: Instant,
         work: impl FnOnce(&mut Core<T>) -> (R, Change),
     ) -> R {
@@ -212,7 +215,7 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     /// Looks at the members and the snapshot that shows them, both of one moment.
-    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Core<T>, &Snapshot<T, P::Table>) -> R) -> R {
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Core<T>, &Snapshot<T, P::Picker>) -> R) -> R {
         let room = lock(&self.door);
         look(&room.core, &self.snapshot.load())
     }
@@ -334,7 +337,7 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 }
 
-pub(crate) type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
+pub(crate) type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Picker>>;
 
 impl<T, P: Policy> Drop for Cluster<T, P> {
     /// Has everybody who listens notice.

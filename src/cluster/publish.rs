@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::cluster::{Change, Cluster, Former, GATHER, Prepared, Room, SMALL};
 use crate::{
     cluster::{nodes::Changes, snapshot::Snapshot},
-    policy::{Member, Policy, View},
+    policy::{Member, Members, Policy},
     util::fraction::FULL,
 };
 
@@ -20,7 +20,7 @@ impl<T, P: Policy> Cluster<T, P> {
         &self,
         room: &mut Room<T>,
         change: Change,
-        table: Prepared<P::Table>,
+        table: Prepared<P::Picker>,
         now: Instant,
     ) -> Option<Former<T, P>> {
         let ripe = room.gathered > 0 && now >= room.published + GATHER;
@@ -53,13 +53,13 @@ impl<T, P: Policy> Cluster<T, P> {
     pub(crate) fn publish(
         &self,
         room: &mut Room<T>,
-        table: Prepared<P::Table>,
+        table: Prepared<P::Picker>,
         now: Instant,
     ) -> Option<Former<T, P>> {
         let former = self.snapshot.load_full();
         let core = &room.core;
         let (eligible, panic) = core.eligible();
-        let view = View::new(core.members(), &eligible, self.random_start());
+        let view = Members::new(core.members(), &eligible, self.random_start());
         let compile = || self.compile(&view, former.table.as_ref());
         let Some(table) = table.unwrap_or_else(compile) else {
             // Not due any more: the next change compiles anew, not every call.
@@ -96,8 +96,8 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     /// Compiles a table; none if the policy panics.
-    fn compile(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
-        let compile = || self.policy.compile(view, former);
+    fn compile(&self, view: &Members<'_>, former: Option<&P::Picker>) -> Option<P::Picker> {
+        let compile = || self.policy.build(view, former);
         match catch_unwind(AssertUnwindSafe(compile)) {
             Ok(table) => Some(table),
             Err(payload) => {
@@ -108,10 +108,10 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     /// Compiles a table ahead, outside the door, for members that are planned.
-    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
+    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Picker> {
         let open = (0..).zip(members).filter(|(_, member)| member.is_open());
         let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
-        let view = View::new(members, &eligible, self.random_start());
+        let view = Members::new(members, &eligible, self.random_start());
         self.compile(&view, self.snapshot.load_full().table.as_ref())
     }
 
@@ -121,12 +121,12 @@ impl<T, P: Policy> Cluster<T, P> {
 }
 
 /// Returns each member's capacity beside the greatest of the eligible, unless all are alike.
-fn capacities(view: &View<'_>) -> Box<[u32]> {
+fn capacities(view: &Members<'_>) -> Box<[u32]> {
     if !view.is_uneven() {
         return Box::default();
     }
     let greatest = view.capacities().map(|(_, _, capacity)| capacity).max().unwrap_or(1);
-    let mut capacities = vec![FULL; view.members().len()];
+    let mut capacities = vec![FULL; view.len()];
     for (index, _, capacity) in view.capacities() {
         capacities[index as usize] = (capacity * u64::from(FULL) / greatest) as u32;
     }
@@ -134,9 +134,9 @@ fn capacities(view: &View<'_>) -> Box<[u32]> {
 }
 
 /// Returns each member's share of the effective weights of the eligible.
-fn shares(view: &View<'_>) -> Box<[f64]> {
+fn shares(view: &Members<'_>) -> Box<[f64]> {
     let total: f64 = view.shares().map(|(_, _, share)| share as f64).sum();
-    let mut shares = vec![0.0; view.members().len()];
+    let mut shares = vec![0.0; view.len()];
     for (index, _, share) in view.shares() {
         shares[index as usize] = share as f64 / total;
     }

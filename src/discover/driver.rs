@@ -48,7 +48,7 @@ pin_project! {
         closed: oneshot::Receiver<()>,
         keys: HashMap<D::Key, u64>,
         batch: Batch<T>,
-        preparing: Option<Preparing<T, P::Table>>,
+        preparing: Option<Preparing<T, P::Picker>>,
         event: Option<Event>,
     }
 }
@@ -159,12 +159,12 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     }
 
     /// Applies a batch, or has its table compiled first if that takes long.
-    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Table>> {
+    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Picker>> {
         let cluster = self.cluster.upgrade().filter(|_| batch.len() > 0)?;
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| {
             // What is kept is only known when it is applied.
-            !cluster.settings.keep_last && cluster.policy.is_costly(batch.len(), batch.weight())
+            !cluster.settings.keep_last && cluster.needs.builds_slowly(batch.weight())
         });
         let Some(runtime) = runtime else {
             apply(&cluster, batch, None);
@@ -177,7 +177,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     /// Applies the batch whose table is ready.
     fn poll_prepared(
         &self,
-        preparing: &mut Option<Preparing<T, P::Table>>,
+        preparing: &mut Option<Preparing<T, P::Picker>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Some(Preparing { batch, table }) = preparing else { return Poll::Ready(()) };
@@ -193,7 +193,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
 }
 
 /// Applies a batch as if its changes came one by one, and publishes once.
-fn apply<T, P: Policy>(cluster: &Cluster<T, P>, batch: Batch<T>, table: Prepared<P::Table>) {
+fn apply<T, P: Policy>(cluster: &Cluster<T, P>, batch: Batch<T>, table: Prepared<P::Picker>) {
     let now = Instant::now();
     cluster.visit_with(table, now, |core| {
         batch.apply(core, now);
