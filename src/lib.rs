@@ -44,7 +44,7 @@
 //! | [`Rendezvous`] | the same, for small sets | every pick asks every endpoint |
 //! | [`HashMod`] | the same, for sets that never change | the simplest; a change moves nearly all |
 //! | [`BoxPolicy`] | chosen while the program runs | one type for all |
-//! | your own ([`Policy`], [`Pick`]) | the request matters, or you know more | |
+//! | your own ([`Policy`], [`Picker`]) | the request matters, or you know more | |
 //!
 //! [`ModuloRoundRobin`] picks what [`RoundRobin`] does, without its mask. Cost per pick and
 //! per rebuild: see each policy. Weights are ignored by the unweighted policies, but for

@@ -23,7 +23,7 @@ use crate::{
         attempts::Attempts,
         exclusions::Exclusions,
         future::{Judge, ResponseFuture},
-        pick::Missed,
+        pick::{self, Missed},
         wait::Waiting,
     },
 };
@@ -39,7 +39,7 @@ use crate::{
     },
     observe::stats::Stats,
     policy::{
-        Pick, Policy,
+        Picker, Policy,
         affinity::{Keyed, Owner, Skipped, Structure, keeps},
     },
 };
@@ -154,16 +154,6 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
-
-    /// Returns the index that the policy names for a request, without calling anything.
-    /// For measurements: it draws a ticket.
-    #[doc(hidden)]
-    pub fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
-    where
-        P: Pick<Req>,
-    {
-        self.cluster.preview(request)
-    }
 }
 
 impl<T, A, S, C, K, E> Balance<T, Keyed<A, S>, C, K, E>
@@ -179,8 +169,8 @@ where
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
         let snapshot = self.cluster.snapshot.load();
-        let table = snapshot.table.as_ref();
-        let walk = table.map(|table| self.cluster.policy.walk(table, key)).unwrap_or_default();
+        let picker = snapshot.picker.as_ref();
+        let walk = picker.map(|picker| picker.walk(key)).unwrap_or_default();
         let owner = |index: usize| {
             let node = snapshot.nodes.get(index)?;
             let capacity = snapshot.capacities.get(index).copied();
@@ -212,7 +202,8 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
     C: Clone,
     K: Clone
         + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
@@ -232,17 +223,17 @@ where
         let now = Instant::now();
         let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);
-        let chosen = self.cluster.choose(&request, &mut exclusions, now, attach);
+        let chosen = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
         let unready = match chosen {
-            Ok(mut placed) => {
+            Ok(mut picked) => {
                 // Without a task to wake: who is not ready is polled again by the future.
                 let mut nobody = Context::from_waker(Waker::noop());
-                match placed.guard.inside(|| placed.service.poll_ready(&mut nobody)) {
+                match picked.guard.inside(|| picked.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = exclusions.attempts();
-                        return ResponseFuture::send(placed, request, attempts, self.judge());
+                        return ResponseFuture::send(picked, request, attempts, self.judge());
                     }
-                    readiness => Some((placed, readiness)),
+                    readiness => Some((picked, readiness)),
                 }
             }
             Err(Missed::Policy(error)) => {
@@ -252,8 +243,8 @@ where
         };
         let mut waiting =
             Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
-        if let Some((placed, readiness)) = unready {
-            waiting.take_over(placed, readiness);
+        if let Some((picked, readiness)) = unready {
+            waiting.take_over(picked, readiness);
         }
         ResponseFuture::wait(waiting, self.judge())
     }

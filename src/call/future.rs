@@ -10,7 +10,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::call::{attempts::Attempts, pick::Placed, wait::Waiting};
+use crate::call::{attempts::Attempts, pick::Picked, wait::Waiting};
 use crate::{
     call::{
         completion::{AtHead, Call, Ends},
@@ -19,7 +19,7 @@ use crate::{
     endpoint::Target,
     error::{BoxError, Error},
     health::classify::Classify,
-    policy::{Pick, Policy},
+    policy::{Picker, Policy},
 };
 
 pin_project! {
@@ -72,12 +72,12 @@ where
 {
     #[inline]
     pub(crate) fn send(
-        placed: Placed<T::Service>,
+        picked: Picked<T::Service>,
         request: Req,
         attempts: Option<&Attempts>,
         judge: Judge<K, E>,
     ) -> Self {
-        Self { state: State::send(placed, request, attempts), judge }
+        Self { state: State::send(picked, request, attempts), judge }
     }
 
     pub(crate) fn fail(error: Error, judge: Judge<K, E>) -> Self {
@@ -96,8 +96,8 @@ where
     P: Policy,
 {
     /// Sends the request with a service that was just ready.
-    fn send(placed: Placed<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
-        let Placed { mut service, mut guard } = placed;
+    fn send(picked: Picked<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
+        let Picked { mut service, mut guard } = picked;
         if let Some(attempts) = attempts {
             attempts.note(guard.node());
         }
@@ -112,7 +112,8 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
     K: Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
     E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
@@ -129,10 +130,10 @@ where
                     return Poll::Ready(result);
                 }
                 Projected::Waiting { waiting } => match ready!(waiting.poll(cx)) {
-                    Ok((placed, request)) => {
+                    Ok((picked, request)) => {
                         let attempts = waiting.attempts().cloned();
                         this.state.set(State::Done);
-                        this.state.set(State::send(placed, request, attempts.as_ref()));
+                        this.state.set(State::send(picked, request, attempts.as_ref()));
                     }
                     Err(error) => {
                         this.state.set(State::Done);

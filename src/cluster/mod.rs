@@ -34,16 +34,16 @@ use crate::{
     error::{BoxError, Counts, Error, ErrorKind},
     event::{Event, Events},
     load::{Meter, bounded::Bounded},
-    policy::{Policy, ticket::Tickets},
+    policy::{Needs, Policy, ticket::Tickets},
     util::lock,
 };
 
 /// What all clones of a balancer share.
 pub(crate) struct Cluster<T, P: Policy> {
-    pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
+    pub(crate) snapshot: ArcSwap<Snapshot<T, P::Picker>>,
     deadlines: Deadlines,
-    pub(crate) origin: Instant,
     pub(crate) policy: P,
+    needs: Needs,
     pub(crate) tickets: Tickets,
     pub(crate) settings: Settings,
     locked: Mutex<Locked<T>>,
@@ -83,13 +83,14 @@ impl<T, P: Policy> Cluster<T, P> {
         let (seed, first_ticket) = settings.draw();
         let events = Events::new(settings.listeners.clone());
         let health = settings.health.clone();
-        let meter = Meter::new(policy.signals(), health.compares(), now);
+        let needs = policy.needs();
+        let meter = Meter::new(needs.signals, health.compares(), now);
         let cluster = Self {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             deadlines: Deadlines::new(now),
-            origin: now,
             meter: meter.map(Arc::new),
-            bounded: policy.bound().map(|factor| Arc::new(Bounded::new(factor))),
+            bounded: needs.bound.map(|factor| Arc::new(Bounded::new(factor))),
+            needs,
             policy,
             tickets: Tickets::new(first_ticket, seed),
             locked: Mutex::new(Locked {
@@ -140,7 +141,7 @@ impl<T, P: Policy> Cluster<T, P> {
     /// snapshot shows all members.
     pub(crate) fn inspect<R>(
         &self,
-        read: impl FnOnce(&Core, &Snapshot<T, P::Table>, bool) -> R,
+        read: impl FnOnce(&Core, &Snapshot<T, P::Picker>, bool) -> R,
     ) -> R {
         let locked = lock(&self.locked);
         read(&locked.core, &self.snapshot.load(), locked.unpublished.is_empty())

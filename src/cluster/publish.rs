@@ -10,18 +10,27 @@ use tokio::time::Instant;
 
 use super::{Cluster, Locked, batch::Batch, core::Change, nodes::Changes, snapshot::Snapshot};
 use crate::{
-    policy::{Member, Policy, View},
+    policy::{Member, Members, Policy},
     util::{drop_users, fraction::FULL, lock},
 };
 
-/// A picker that was built ahead: none if nothing was, `Some(None)` if the policy panicked.
-pub(crate) type Prepared<B> = Option<Option<B>>;
+/// A picker that was built ahead, outside the lock, for members that were planned.
+#[derive(Debug)]
+pub(crate) struct Prepared<B> {
+    /// None if the policy panicked.
+    picker: Option<B>,
+    members: Vec<Member>,
+    eligible: Vec<u32>,
+}
 
 /// A snapshot that another has replaced.
-type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Table>>;
+type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Picker>>;
 
 /// Up to this many members, each transition is published at once: a build takes microseconds.
 const SMALL: usize = 256;
+
+/// From so many members on, the picker for a batch of discovery is built outside the lock.
+const LARGE: usize = 1_024;
 
 /// How long the transitions of a large set are gathered. Their health words are set at once all
 /// the same, so no call goes to an ejected endpoint.
@@ -76,7 +85,7 @@ impl<T, P: Policy> Cluster<T, P> {
         &self,
         locked: &mut Locked<T>,
         change: Change,
-        prepared: Prepared<P::Table>,
+        prepared: Option<Prepared<P::Picker>>,
         now: Instant,
     ) -> Option<Former<T, P>> {
         let ripe = locked.gathered > 0 && now >= locked.published + GATHER;
@@ -110,20 +119,26 @@ impl<T, P: Policy> Cluster<T, P> {
     fn publish(
         &self,
         locked: &mut Locked<T>,
-        prepared: Prepared<P::Table>,
+        prepared: Option<Prepared<P::Picker>>,
         now: Instant,
     ) -> Former<T, P> {
         let former = self.snapshot.load_full();
         // If the build fails, the next change tries again, not each call.
         (locked.published, locked.gathered) = (now, 0);
         let (eligible, panic) = locked.core.eligible();
-        let view = View::new(locked.core.members(), &eligible, self.random_start());
-        let build = || self.build(&view, former.table.as_ref());
-        let Some(picker) = prepared.unwrap_or_else(build) else { return former };
+        let members = Members::new(locked.core.members(), &eligible, self.random_start());
+        let picker = match prepared {
+            Some(Prepared { picker: None, .. }) => None,
+            Some(ahead) if ahead.fits(&members) => ahead.picker,
+            // Some endpoint's health or capacity has changed meanwhile.
+            Some(ahead) => self.build(&members, ahead.picker.as_ref()),
+            None => self.build(&members, former.picker.as_ref()),
+        };
+        let Some(picker) = picker else { return former };
         let same_nodes = locked.unpublished.is_empty();
         let generation = former.generation + 1;
-        let shares = if self.bounded.is_some() { shares(&view) } else { Box::default() };
-        let capacities = capacities(&view);
+        let shares = if self.bounded.is_some() { shares(&members) } else { Box::default() };
+        let capacities = capacities(&members);
         let next = Snapshot {
             generation,
             roll: if same_nodes { former.roll } else { generation },
@@ -133,7 +148,7 @@ impl<T, P: Policy> Cluster<T, P> {
             capacities,
             panic,
             counts: locked.core.counts(),
-            table: Some(picker),
+            picker: Some(picker),
         };
         self.snapshot.store(Arc::new(next));
         locked.panic = locked.core.is_panic();
@@ -143,8 +158,8 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     /// Builds a picker; none if the policy panics.
-    fn build(&self, view: &View<'_>, former: Option<&P::Table>) -> Option<P::Table> {
-        let build = || self.policy.compile(view, former);
+    fn build(&self, members: &Members<'_>, former: Option<&P::Picker>) -> Option<P::Picker> {
+        let build = || self.policy.build(members, former);
         match catch_unwind(AssertUnwindSafe(build)) {
             Ok(picker) => Some(picker),
             Err(payload) => {
@@ -154,21 +169,29 @@ impl<T, P: Policy> Cluster<T, P> {
         }
     }
 
-    /// Returns the members after a batch, if their picker is to be built ahead.
-    pub(crate) fn plan_large(&self, batch: &Batch<T>) -> Option<Vec<Member>> {
+    /// Returns the members after a batch, if their picker is to be built ahead: of a large set
+    /// whose builds are not quick, or where the policy says that builds are slow.
+    pub(crate) fn plan(&self, batch: &Batch<T>) -> Option<Vec<Member>> {
         // Which endpoints are kept is only known when the batch is applied.
-        if self.settings.keep_last || !self.policy.is_costly(batch.len(), batch.weight()) {
+        if self.settings.keep_last {
             return None;
         }
-        Some(batch.plan(lock(&self.locked).core.members()))
+        let is_slow = self.needs.builds_slowly(batch.weight());
+        let locked = lock(&self.locked);
+        let members = locked.core.members();
+        let is_large = !self.needs.builds_quickly() && members.len() + batch.len() >= LARGE;
+        if is_slow || is_large { Some(batch.plan(members)) } else { None }
     }
 
-    /// Builds a picker ahead, outside the lock, for members that are planned.
-    pub(crate) fn prepare(&self, members: &[Member]) -> Option<P::Table> {
-        let open = (0..).zip(members).filter(|(_, member)| member.is_open());
-        let eligible: Vec<u32> = open.map(|(index, _)| index).collect();
-        let view = View::new(members, &eligible, self.random_start());
-        self.build(&view, self.snapshot.load_full().table.as_ref())
+    /// Builds a picker outside the lock, for members that are planned.
+    pub(crate) fn prepare(&self, members: Vec<Member>) -> Prepared<P::Picker> {
+        let former = self.snapshot.load_full();
+        let may = |member: &Member| member.is_open() && (former.panic || member.healthy);
+        let eligible = (0..).zip(&members).filter(|(_, member)| may(member));
+        let eligible: Vec<u32> = eligible.map(|(index, _)| index).collect();
+        let view = Members::new(&members, &eligible, self.random_start());
+        let picker = self.build(&view, former.picker.as_ref());
+        Prepared { picker, members, eligible }
     }
 
     fn random_start(&self) -> Option<u64> {
@@ -182,24 +205,38 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 }
 
+impl<B> Prepared<B> {
+    /// Returns whether the picker was built for these members as they are now.
+    fn fits(&self, members: &Members<'_>) -> bool {
+        let same = |(planned, member): (&Member, &Member)| {
+            planned.id == member.id
+                && planned.weight == member.weight
+                && planned.capacity == member.capacity
+        };
+        self.eligible == members.eligible()
+            && self.members.len() == members.len()
+            && self.members.iter().zip(members.iter()).all(same)
+    }
+}
+
 /// Returns each member's capacity beside the greatest of the eligible, unless all are alike.
-fn capacities(view: &View<'_>) -> Box<[u32]> {
-    if !view.is_uneven() {
+fn capacities(members: &Members<'_>) -> Box<[u32]> {
+    if !members.is_uneven() {
         return Box::default();
     }
-    let greatest = view.capacities().map(|(_, _, capacity)| capacity).max().unwrap_or(1);
-    let mut capacities = vec![FULL; view.members().len()];
-    for (index, _, capacity) in view.capacities() {
+    let greatest = members.capacities().map(|(_, _, capacity)| capacity).max().unwrap_or(1);
+    let mut capacities = vec![FULL; members.len()];
+    for (index, _, capacity) in members.capacities() {
         capacities[index as usize] = (capacity * u64::from(FULL) / greatest) as u32;
     }
     capacities.into()
 }
 
 /// Returns each member's share of the effective weights of the eligible.
-fn shares(view: &View<'_>) -> Box<[f64]> {
-    let total: f64 = view.shares().map(|(_, _, share)| share as f64).sum();
-    let mut shares = vec![0.0; view.members().len()];
-    for (index, _, share) in view.shares() {
+fn shares(members: &Members<'_>) -> Box<[f64]> {
+    let total: f64 = members.shares().map(|(_, _, share)| share as f64).sum();
+    let mut shares = vec![0.0; members.len()];
+    for (index, _, share) in members.shares() {
         shares[index as usize] = share as f64 / total;
     }
     shares.into()

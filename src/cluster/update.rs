@@ -35,7 +35,7 @@ impl<T, P: Policy> Cluster<T, P> {
     pub(crate) fn update_members(
         &self,
         batch: Batch<T>,
-        prepared: Prepared<P::Table>,
+        prepared: Option<Prepared<P::Picker>>,
         now: Instant,
     ) {
         let mut locked = lock(&self.locked);
@@ -93,7 +93,7 @@ impl<T, P: Policy> Cluster<T, P> {
         &self,
         mut locked: MutexGuard<'_, Locked<T>>,
         mut effects: Effects,
-        prepared: Prepared<P::Table>,
+        prepared: Option<Prepared<P::Picker>>,
         now: Instant,
     ) -> Effects {
         locked.apply(&effects);

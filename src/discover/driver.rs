@@ -21,7 +21,7 @@ use tower::discover::{Change, Discover};
 
 use crate::{
     cluster::{
-        Cluster,
+        Cluster, Prepared,
         batch::{Batch, Recorder},
     },
     endpoint::Endpoint,
@@ -51,7 +51,7 @@ pin_project! {
         closed: oneshot::Receiver<()>,
         keys: HashMap<D::Key, u64>,
         batch: Batch<T>,
-        preparing: Option<Preparing<T, P::Table>>,
+        preparing: Option<Preparing<T, P::Picker>>,
         event: Option<Event>,
     }
 }
@@ -59,7 +59,7 @@ pin_project! {
 /// A batch whose picker is built on another thread.
 struct Preparing<T, B> {
     batch: Batch<T>,
-    picker: JoinHandle<Option<B>>,
+    picker: JoinHandle<Prepared<B>>,
 }
 
 /// What the stream has yielded behind the batch.
@@ -168,24 +168,24 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     }
 
     /// Applies a batch, or has its picker built first if that takes long.
-    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Table>> {
+    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Picker>> {
         let cluster = self.cluster.upgrade()?;
         if batch.len() == 0 {
             return None;
         }
-        let planned = cluster.plan_large(&batch).zip(Handle::try_current().ok());
+        let planned = cluster.plan(&batch).zip(Handle::try_current().ok());
         let Some((members, runtime)) = planned else {
             cluster.update_members(batch, None, Instant::now());
             return None;
         };
-        let picker = runtime.spawn_blocking(move || cluster.prepare(&members));
+        let picker = runtime.spawn_blocking(move || cluster.prepare(members));
         Some(Preparing { batch, picker })
     }
 
     /// Applies the batch whose picker is ready.
     fn poll_prepared(
         &self,
-        preparing: &mut Option<Preparing<T, P::Table>>,
+        preparing: &mut Option<Preparing<T, P::Picker>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Some(Preparing { batch, picker }) = preparing else { return Poll::Ready(()) };

@@ -48,7 +48,7 @@ pub enum Skipped {
     Capacity,
 }
 
-impl<A, S: Structure + Clone> Keyed<A, S> {
+impl<A, S: Structure> Keyed<A, S> {
     /// Maps a set of names and weights, in the order in which the endpoints would join.
     pub fn map<N: Into<Arc<str>>>(&self, set: impl IntoIterator<Item = (N, u32)>) -> KeyMap<S> {
         let member = |(id, (name, weight)): (u64, (N, u32))| Member {
