@@ -1,5 +1,7 @@
 //! What discovery yields: a target and how much traffic it should get.
 
+use crate::{call::AtHead, health::ErrorsAreFailures};
+
 /// One place that calls can be sent to: a target with a weight.
 ///
 /// Discovery yields endpoints by key, as
@@ -63,13 +65,14 @@ impl<T> Endpoint<T> {
 /// than a clone or two.
 ///
 /// ```
-/// use counterpoise::Target;
+/// use counterpoise::{call::AtHead, health::ErrorsAreFailures, Target};
 ///
 /// /// An endpoint that is reached by a number which the client understands.
 /// struct Shard(u32);
 ///
 /// impl<C: Clone> Target<C> for Shard {
 ///     type Service = (u32, C);
+///     type Judge = AtHead<ErrorsAreFailures>;
 ///
 ///     fn attach(&self, client: &C) -> Self::Service {
 ///         (self.0, client.clone())
@@ -83,6 +86,13 @@ impl<T> Endpoint<T> {
 pub trait Target<C> {
     /// The service that calls this endpoint.
     type Service;
+
+    /// How its calls are judged by default: a [`Judge`](crate::call::Judge) that is `Default`, such
+    /// as [`AtHead<ErrorsAreFailures>`](AtHead).
+    ///
+    /// [`Builder::classify`](crate::Builder::classify) and
+    /// [`Builder::judge`](crate::Builder::judge) replace it.
+    type Judge;
 
     /// Returns a service that sends what it is given to this endpoint.
     ///
@@ -102,6 +112,7 @@ pub struct Direct<S>(pub S);
 
 impl<S: Clone, C> Target<C> for Direct<S> {
     type Service = S;
+    type Judge = AtHead<ErrorsAreFailures>;
 
     fn attach(&self, _client: &C) -> S {
         self.0.clone()

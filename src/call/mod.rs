@@ -12,5 +12,5 @@ pub(crate) mod room;
 pub(crate) mod wait;
 
 pub use attempts::AttemptsService;
-pub use completion::{AtHead, Ends};
+pub use completion::{AtHead, Implied, Judge};
 pub use future::ResponseFuture;

@@ -18,7 +18,8 @@ use crate::{
 
 /// One call's place on an endpoint.
 #[derive(Debug)]
-pub(crate) struct Guard {
+#[allow(unnameable_types, reason = "named only by a sealed trait")]
+pub struct Guard {
     node: Arc<NodeState>,
     epoch: Epoch,
     /// Which service of the endpoint it was given.
