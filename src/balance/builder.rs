@@ -1,18 +1,16 @@
 //! Settings, and the ways to build with them.
 
-use std::{fmt, hash::Hash, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 
 use crate::balance::{layer::BalanceLayer, service::Balance};
 use crate::{
     call::completion::{AtHead, Implied},
     cluster::{Cluster, settings::Settings, spawn::Spawner},
-    discover::driver::Driver,
-    endpoint::Endpoint,
-    error::{BoxError, ConfigError},
+    discover::{Driver, Source},
+    error::ConfigError,
     event::{Event, Listener},
     health::{classify::Classify, outcome::Outcome, settings::Health},
     policy::Policy,
@@ -183,9 +181,8 @@ impl<J> Builder<J> {
         policy: P,
     ) -> Result<BalanceLayer<T, P, J>, ConfigError>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -205,9 +202,8 @@ impl<J> Builder<J> {
         policy: P,
     ) -> Result<Balance<T, P, (), J>, ConfigError>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
         J: Clone,
@@ -228,7 +224,7 @@ impl<J> Builder<J> {
         policy: P,
     ) -> Result<(BalanceLayer<T, P, J>, Driver<D, T, P>), ConfigError>
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -238,9 +234,8 @@ impl<J> Builder<J> {
 
     pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, J>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -256,7 +251,7 @@ impl<J> Builder<J> {
         policy: P,
     ) -> (BalanceLayer<T, P, J>, Driver<D, T, P>)
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
         P: Policy,
     {
         let (spawner, closed) = Spawner::new();

@@ -1,9 +1,8 @@
 //! The layer that users write.
 
-use std::{fmt, hash::Hash, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 
 use crate::balance::{builder::Builder, service::Balance};
@@ -13,9 +12,8 @@ use crate::{
     call::completion::Implied,
     checks::{self, Checker, Checks, Probe},
     cluster::Cluster,
-    discover::driver::Driver,
-    endpoint::Endpoint,
-    error::{BoxError, ConfigError, Error},
+    discover::{Driver, Source},
+    error::{ConfigError, Error},
     health::capacity::CapacityChange,
     observe::stats::Stats,
     policy::Policy,
@@ -66,9 +64,8 @@ where
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
     {
         Builder::new().spawn(discover, policy)
     }
@@ -79,7 +76,7 @@ where
     /// driver is not polled.
     pub fn pair<D>(discover: D, policy: P) -> (Self, Driver<D, T, P>)
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
     {
         Builder::new().connect(discover, policy)
     }

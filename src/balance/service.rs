@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::Hash,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -11,7 +10,6 @@ use std::{
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -31,7 +29,8 @@ use crate::{
 use crate::{
     checks::{self, Checker, Checks, Probe},
     cluster::Cluster,
-    endpoint::{Endpoint, Target},
+    discover::Source,
+    endpoint::Target,
     error::{BoxError, ConfigError, Error},
     health::capacity::CapacityChange,
     observe::stats::Stats,
@@ -84,9 +83,8 @@ where
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
     {
         BalanceLayer::new(discover, policy).layer(())
     }

@@ -22,6 +22,7 @@ use tower::discover::{Change, Discover};
 use crate::cluster::batch::Batch;
 use crate::{
     cluster::{self, Cluster, Prepared, node::Reports},
+    discover::source::Source,
     endpoint::Endpoint,
     error::BoxError,
     load::Meter,
@@ -91,11 +92,9 @@ impl<D: Discover, T, P: Policy> Driver<D, T, P> {
     }
 }
 
-impl<D, K, T, P> Future for Driver<D, T, P>
+impl<D, T, P> Future for Driver<D, T, P>
 where
-    D: Discover<Key = K, Service = Endpoint<T>>,
-    D::Error: Into<BoxError>,
-    K: Hash + Eq + Clone + fmt::Display,
+    D: Source<Target = T>,
     T: Send + Sync + 'static,
     P: Policy,
 {

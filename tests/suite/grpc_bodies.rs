@@ -16,7 +16,7 @@ use counterpoise::{
     health::{Overload, PanicMode},
     http::{Grpc, GrpcChannel},
     observe::{EndpointState, EndpointStats},
-    policy::SmoothWeighted,
+    policy::{RoundRobin, SmoothWeighted},
 };
 use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -353,4 +353,32 @@ async fn an_interceptor_that_refuses_makes_no_call() {
     assert_eq!(sites[0].server.requests(), 0);
     assert_eq!(check(service.clone()).await.unwrap(), "a");
     assert_eq!((stats(&service, "a").picks, stats(&service, "a").successes), (1, 1));
+}
+
+/// A field as a program has it, with nothing said of judges.
+struct Program {
+    client: HealthClient<Balance<GrpcChannel<Channel>, RoundRobin>>,
+}
+
+#[tokio::test]
+async fn by_default_a_server_that_answers_unavailable_is_ejected() {
+    for (in_head, messages) in [(true, 0), (false, 0), (false, 1)] {
+        let sites = ["a", "b"].map(Site::new);
+        sites[1].act(Deed { code: Code::Unavailable, in_head, messages, ..WELL });
+        let endpoints = discover::list(sites.iter().map(Site::entry));
+        let balance = Balance::new(endpoints, RoundRobin::new());
+        soon(balance.ready_when(2)).await.unwrap();
+        let mut program = Program { client: HealthClient::new(balance.clone()) };
+        let mut codes = HashMap::new();
+        for _ in 0..20 {
+            let result = soon(program.client.check(HealthCheckRequest::default())).await;
+            let code = result.map_or_else(|status| status.code(), |_| Code::Ok);
+            *codes.entry(code as i32).or_default() += 1;
+        }
+        let want = HashMap::from([(Code::Ok as i32, 15), (Code::Unavailable as i32, 5)]);
+        assert_eq!(codes, want, "{in_head} {messages}");
+        let stats = balance.stats();
+        let b = stats.endpoint("b").unwrap();
+        assert_eq!((b.state, b.failures, b.picks), (EndpointState::Ejected, 5, 5), "{stats}");
+    }
 }

@@ -138,7 +138,7 @@ async fn refusing(
 /// Makes a call every hundred milliseconds; returns after how many each call to `b` came.
 async fn gaps(
     calls: usize,
-    bed: &mut Bed<impl Classify<Answer, Broken> + Clone + Send + 'static>,
+    bed: &mut Bed<AtHead<impl Classify<Answer, Broken> + Clone + Send + 'static>>,
 ) -> Vec<usize> {
     let (mut gaps, mut gap) = (Vec::new(), 0);
     for _ in 0..calls {
