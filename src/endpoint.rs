@@ -173,13 +173,14 @@ impl<T> Endpoint<T> {
 /// than a clone or two.
 ///
 /// ```
-/// use counterpoise::Target;
+/// use counterpoise::{call::AtHead, health::ErrorsAreFailures, Target};
 ///
 /// /// An endpoint that is reached by a number which the client understands.
 /// struct Shard(u32);
 ///
 /// impl<C: Clone> Target<C> for Shard {
 ///     type Service = (u32, C);
+///     type Judge = AtHead<ErrorsAreFailures>;
 ///
 ///     fn attach(&self, client: &C) -> Self::Service {
 ///         (self.0, client.clone())
@@ -193,6 +194,13 @@ impl<T> Endpoint<T> {
 pub trait Target<C> {
     /// The service that calls this endpoint.
     type Service;
+
+    /// How its calls are judged by default: a [`Judge`](crate::call::Judge) that is `Default`, such
+    /// as [`AtHead<ErrorsAreFailures>`](AtHead).
+    ///
+    /// [`Builder::classify`](crate::Builder::classify) and
+    /// [`Builder::judge`](crate::Builder::judge) replace it.
+    type Judge;
 
     /// Returns a service that sends what it is given to this endpoint.
     ///
@@ -209,11 +217,3 @@ pub trait Target<C> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct Direct<S>(pub S);
-
-impl<S: Clone, C> Target<C> for Direct<S> {
-    type Service = S;
-
-    fn attach(&self, _client: &C) -> S {
-        self.0.clone()
-    }
-}

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::Hash,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -11,7 +10,6 @@ use std::{
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,22 +19,20 @@ use crate::{
     balance::layer::BalanceLayer,
     call::{
         attempts::Attempts,
+        completion::{Implied, Judge},
         exclusions::Exclusions,
-        future::{Judge, ResponseFuture},
+        future::ResponseFuture,
         pick::{self, Missed},
         wait::Waiting,
     },
 };
 use crate::{
-    call::completion::{AtHead, Ends},
     checks::{self, Checker, Checks, Probe},
     cluster::{Cluster, node::NodeState},
-    endpoint::{Endpoint, Target},
+    discover::Source,
+    endpoint::Target,
     error::{BoxError, ConfigError, Error},
-    health::{
-        capacity::CapacityChange,
-        classify::{Classify, ErrorsAreFailures},
-    },
+    health::capacity::CapacityChange,
     observe::stats::Stats,
     policy::{
         Picker, Policy,
@@ -69,11 +65,10 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures, E = AtHead> {
+pub struct Balance<T, P: Policy, C = (), J = Implied> {
     pub(super) cluster: Arc<Cluster<T, P>>,
     pub(super) client: C,
-    pub(super) classify: K,
-    pub(super) ends: E,
+    pub(super) judge: J,
 }
 
 impl<T, P> Balance<T, P>
@@ -88,15 +83,14 @@ where
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
+        D::Key: Send,
     {
         BalanceLayer::new(discover, policy).layer(())
     }
 }
 
-impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
+impl<T, P: Policy, C, J> Balance<T, P, C, J> {
     /// Returns what the next pick would see: endpoints, their health, load and counters.
     ///
     /// Changes nothing. Cost: O(n).
@@ -156,7 +150,7 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     }
 }
 
-impl<T, A, S, C, K, E> Balance<T, Keyed<A, S>, C, K, E>
+impl<T, A, S, C, J> Balance<T, Keyed<A, S>, C, J>
 where
     A: Send + Sync + 'static,
     S: Structure,
@@ -197,7 +191,7 @@ fn skipped(node: &NodeState, panic: bool, keeps: bool) -> Option<Skipped> {
     }
 }
 
-impl<T, P, C, K, E, Req> Service<Req> for Balance<T, P, C, K, E>
+impl<T, P, C, J, Req> Service<Req> for Balance<T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
@@ -205,13 +199,11 @@ where
     P: Policy,
     P::Picker: Picker<Req>,
     C: Clone,
-    K: Clone
-        + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
-    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    J: Judge<T, C, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Response = E::Response;
+    type Response = J::Response;
     type Error = Error;
-    type Future = ResponseFuture<Req, T, P, C, K, E>;
+    type Future = ResponseFuture<Req, T, P, C, J>;
 
     /// Is always ready, and reserves nothing.
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -231,13 +223,13 @@ where
                 match picked.guard.inside(|| picked.service.poll_ready(&mut nobody)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = exclusions.attempts();
-                        return ResponseFuture::send(picked, request, attempts, self.judge());
+                        return ResponseFuture::send(picked, request, attempts, self.judge.clone());
                     }
                     readiness => Some((picked, readiness)),
                 }
             }
             Err(Missed::Policy(error)) => {
-                return ResponseFuture::fail(error, self.judge());
+                return ResponseFuture::fail(error, self.judge.clone());
             }
             Err(_) => None,
         };
@@ -246,25 +238,18 @@ where
         if let Some((picked, readiness)) = unready {
             waiting.take_over(picked, readiness);
         }
-        ResponseFuture::wait(waiting, self.judge())
+        ResponseFuture::wait(waiting, self.judge.clone())
     }
 }
 
-impl<T, P: Policy, C, K: Clone, E: Clone> Balance<T, P, C, K, E> {
-    #[inline]
-    fn judge(&self) -> Judge<K, E> {
-        Judge { classify: self.classify.clone(), ends: self.ends.clone() }
-    }
-}
-
-impl<T, P: Policy, C: Clone, K: Clone, E: Clone> Clone for Balance<T, P, C, K, E> {
+impl<T, P: Policy, C: Clone, J: Clone> Clone for Balance<T, P, C, J> {
     fn clone(&self) -> Self {
-        let Judge { classify, ends } = self.judge();
-        Self { cluster: Arc::clone(&self.cluster), client: self.client.clone(), classify, ends }
+        let (client, judge) = (self.client.clone(), self.judge.clone());
+        Self { cluster: Arc::clone(&self.cluster), client, judge }
     }
 }
 
-impl<T, P: Policy, C, K, E> fmt::Debug for Balance<T, P, C, K, E> {
+impl<T, P: Policy, C, J> fmt::Debug for Balance<T, P, C, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Balance").field("cluster", &self.cluster).finish_non_exhaustive()
     }

@@ -10,15 +10,16 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::call::{attempts::Attempts, pick::Picked, wait::Waiting};
 use crate::{
     call::{
-        completion::{AtHead, Call, Ends},
+        attempts::Attempts,
+        completion::{Implied, Judge},
         guard::Guard,
+        pick::Picked,
+        wait::Waiting,
     },
     endpoint::Target,
     error::{BoxError, Error},
-    health::classify::Classify,
     policy::{Picker, Policy},
 };
 
@@ -28,7 +29,7 @@ pin_project! {
     /// Dropping it ends the call: what that means for the endpoint's health depends on
     /// [`drop_counts_after`](crate::Health::drop_counts_after).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Req, T, P, C, K, E = AtHead>
+    pub struct ResponseFuture<Req, T, P, C, J = Implied>
     where
         T: Target<C>,
         T::Service: Service<Req>,
@@ -36,15 +37,8 @@ pin_project! {
     {
         #[pin]
         state: State<Req, T, P, C>,
-        judge: Judge<K, E>,
+        judge: J,
     }
-}
-
-/// Who decides when the call is over, and what that says.
-#[derive(Debug)]
-pub(crate) struct Judge<K, E> {
-    pub(crate) classify: K,
-    pub(crate) ends: E,
 }
 
 pin_project! {
@@ -64,7 +58,7 @@ pin_project! {
     }
 }
 
-impl<Req, T, P, C, K, E> ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
@@ -75,16 +69,16 @@ where
         picked: Picked<T::Service>,
         request: Req,
         attempts: Option<&Attempts>,
-        judge: Judge<K, E>,
+        judge: J,
     ) -> Self {
         Self { state: State::send(picked, request, attempts), judge }
     }
 
-    pub(crate) fn fail(error: Error, judge: Judge<K, E>) -> Self {
+    pub(crate) fn fail(error: Error, judge: J) -> Self {
         Self { state: State::Failed { error: Some(error) }, judge }
     }
 
-    pub(crate) fn wait(waiting: Waiting<Req, T, P, C>, judge: Judge<K, E>) -> Self {
+    pub(crate) fn wait(waiting: Waiting<Req, T, P, C>, judge: J) -> Self {
         Self { state: State::Waiting { waiting: Box::new(waiting) }, judge }
     }
 }
@@ -107,17 +101,16 @@ where
     }
 }
 
-impl<Req, T, P, C, K, E> Future for ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> Future for ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
     P: Policy,
     P::Picker: Picker<Req>,
-    K: Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
-    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    J: Judge<T, C, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Output = Result<E::Response, Error>;
+    type Output = Result<J::Response, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -126,6 +119,7 @@ where
                 Projected::Running { call, guard } => {
                     let result = ready!(guard.inside(|| call.poll(cx)));
                     let result = this.judge.end(guard, result);
+                    let result = result.map_err(|error| Error::call(guard.name(), error.into()));
                     this.state.set(State::Done);
                     return Poll::Ready(result);
                 }
@@ -153,32 +147,7 @@ where
     }
 }
 
-impl<K, E> Judge<K, E> {
-    /// Ends a call that failed; hands one that was answered over to whatever ends it.
-    #[inline]
-    fn end<Res, Err>(
-        &self,
-        guard: &mut Guard,
-        result: Result<Res, Err>,
-    ) -> Result<E::Response, Error>
-    where
-        K: Classify<Res, Err>,
-        E: Ends<K, Res, Err>,
-        Err: Into<BoxError>,
-    {
-        let classify = &self.classify;
-        match result {
-            Ok(response) => Ok(self.ends.follow(Call { guard, classify }, response)),
-            Err(error) => {
-                let outcome = guard.inside(|| classify.classify(Err(&error)));
-                guard.close(outcome);
-                Err(Error::call(guard.name(), error.into()))
-            }
-        }
-    }
-}
-
-impl<Req, T, P, C, K, E> fmt::Debug for ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> fmt::Debug for ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,

@@ -21,7 +21,8 @@ use crate::{
 
 /// One call's place on an endpoint.
 #[derive(Debug)]
-pub(crate) struct Guard {
+#[allow(unnameable_types, reason = "only named by a sealed trait")]
+pub struct Guard {
     node: Arc<NodeState>,
     call: Admission,
     /// Which service of the endpoint the call was given.

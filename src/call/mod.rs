@@ -13,5 +13,5 @@ mod view;
 pub(crate) mod wait;
 
 pub use attempts::AttemptsService;
-pub use completion::{AtHead, Ends};
+pub use completion::{AtHead, Implied, Judge};
 pub use future::ResponseFuture;

@@ -24,6 +24,7 @@ use crate::{
         Cluster, Prepared,
         batch::{Batch, Recorder},
     },
+    discover::source::Source,
     endpoint::Endpoint,
     error::BoxError,
     health::evidence::Limits,
@@ -96,11 +97,9 @@ impl<D: Discover, T, P: Policy> Driver<D, T, P> {
     }
 }
 
-impl<D, K, T, P> Future for Driver<D, T, P>
+impl<D, T, P> Future for Driver<D, T, P>
 where
-    D: Discover<Key = K, Service = Endpoint<T>>,
-    D::Error: Into<BoxError>,
-    K: Hash + Eq + Clone + fmt::Display,
+    D: Source<Target = T>,
     T: Send + Sync + 'static,
     P: Policy,
 {

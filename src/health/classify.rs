@@ -37,7 +37,6 @@ where
 /// The default classifier: a response is a success, whatever it says, and an error is a
 /// failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ErrorsAreFailures;
 
 impl<Res, Err> Classify<Res, Err> for ErrorsAreFailures {

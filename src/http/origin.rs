@@ -15,7 +15,7 @@ use http::{
 };
 use tower_service::Service;
 
-use crate::endpoint::Target;
+use crate::{call::AtHead, endpoint::Target, http::Status};
 
 /// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
 ///
@@ -221,6 +221,7 @@ impl StdError for OriginError {}
 
 impl<C: Clone> Target<C> for Origin {
     type Service = AtOrigin<C>;
+    type Judge = AtHead<Status>;
 
     fn attach(&self, client: &C) -> AtOrigin<C> {
         AtOrigin { origin: self.clone(), client: client.clone() }

@@ -14,9 +14,12 @@ use std::{
 
 use allocation_counter::measure;
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, Endpoint, Target, discover,
+    Balance, BalanceLayer, Builder, Direct, Endpoint, Target,
+    call::AtHead,
+    discover,
     error::ErrorKind,
     health::CapacityChange,
+    health::ErrorsAreFailures,
     observe::{Discovery, EndpointState},
     policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
 };
@@ -41,6 +44,7 @@ struct Bomb {
 
 impl Target<()> for Bomb {
     type Service = Site;
+    type Judge = AtHead<ErrorsAreFailures>;
 
     fn attach(&self, _client: &()) -> Site {
         self.site.clone()

@@ -13,9 +13,11 @@ use std::{
 use counterpoise::{
     Attempts, AttemptsLayer, Balance, BalanceLayer, Builder, Direct, Endpoint, Error, Health,
     Outcome,
+    call::AtHead,
     call::ResponseFuture,
     discover,
     error::ErrorKind,
+    health::ErrorsAreFailures,
     health::PanicMode,
     observe::EndpointState,
     policy::{Pick, RoundRobin},
@@ -796,12 +798,8 @@ const _: () = {
     is_send::<discover::Changes<String, Direct<Site>>>();
     is_send::<<Reqwest as Service<reqwest::Request>>::Future>();
     is_send::<<Tonic as Service<http::Request<tonic::body::Body>>>::Future>();
-    is_send::<
-        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
-    >();
-    is_unpin::<
-        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
-    >();
+    is_send::<ResponseFuture<(), Direct<Site>, RoundRobin, ()>>();
+    is_unpin::<ResponseFuture<(), Direct<Site>, RoundRobin, ()>>();
     is_send_sync_clone::<Attempts>();
     is_send::<Error>();
 };
@@ -838,6 +836,7 @@ async fn a_layer_hands_its_client_to_the_target() {
     struct Shard(u32);
     impl<C: Clone> counterpoise::Target<C> for Shard {
         type Service = tower::util::MapRequest<C, Box<dyn Fn(u32) -> u32 + Send>>;
+        type Judge = AtHead<ErrorsAreFailures>;
 
         fn attach(&self, client: &C) -> Self::Service {
             let shard = self.0;

@@ -10,6 +10,7 @@ use std::{
 
 use counterpoise::{
     Builder, Health,
+    call::AtHead,
     policy::{Choice, LeastRequest, PeakEwma, Pick, Policy, Signals, Turn, View},
 };
 use futures::{FutureExt, future::join_all};
@@ -24,7 +25,7 @@ use crate::{
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("n", 1)];
 
-fn seeded(seed: u64) -> Builder<Push> {
+fn seeded(seed: u64) -> Builder<AtHead<Push>> {
     Builder::new().health(Health::off()).seed(seed).starting_at(seed).classify(Push(None))
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use counterpoise::{
     Balance, Builder, Classify, Direct, Endpoint, Error, Outcome,
+    call::AtHead,
     call::ResponseFuture,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
@@ -140,13 +141,13 @@ impl Classify<Answer, Broken> for Push {
 pub(crate) struct Fleet<P: Pick<Job>> {
     pub(crate) sites: BTreeMap<&'static str, Site>,
     pub(crate) handle: Handle<&'static str, Direct<Worker>>,
-    pub(crate) balance: Balance<Direct<Worker>, P, (), Push>,
+    pub(crate) balance: Balance<Direct<Worker>, P, (), AtHead<Push>>,
     /// The key of the next call.
     pub(crate) next: u64,
 }
 
 /// A call that runs.
-pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), Push>;
+pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), AtHead<Push>>;
 
 impl<P: Pick<Job>> Fleet<P> {
     /// Builds over a first batch; chances are fixed unless the builder says otherwise.
@@ -155,7 +156,7 @@ impl<P: Pick<Job>> Fleet<P> {
     }
 
     pub(crate) async fn with(
-        builder: Builder<Push>,
+        builder: Builder<AtHead<Push>>,
         policy: P,
         set: &[(&'static str, u32)],
     ) -> Self {

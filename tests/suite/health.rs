@@ -1,7 +1,7 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
 use counterpoise::{
-    Builder, Classify, Error, Health, Outcome, health::Overload, observe::EndpointState,
+    Builder, Direct, Error, Health, Outcome, call::Judge, health::Overload, observe::EndpointState,
 };
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
@@ -71,9 +71,9 @@ async fn a_dropped_call_counts_from_its_age_on_and_not_before() {
 }
 
 /// Has `a` do these in turn, and `b` serve in between; calls to `a` are given 10 ms.
-async fn play<K>(bed: &mut Bed<K>, acts: &[Act])
+async fn play<J>(bed: &mut Bed<J>, acts: &[Act])
 where
-    K: Classify<Answer, Broken> + Clone + Send + 'static,
+    J: Judge<Direct<Site>, (), Answer, Broken, Response = Answer> + Send + 'static,
 {
     for &act in acts {
         bed.sites["a"].act(act);

@@ -37,7 +37,7 @@ use crate::{
 pub(crate) type Client = HyperClient<HttpConnector, Empty<Bytes>>;
 pub(crate) type Ask = Request<Empty<Bytes>>;
 pub(crate) type Followed = Tracked<Incoming, GoodHead>;
-pub(crate) type Http<P> = BalanceLayer<Origin, P, Status, AtBodyEnd>;
+pub(crate) type Http<P> = BalanceLayer<Origin, P, AtBodyEnd<Status>>;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -76,7 +76,7 @@ pub(crate) fn client() -> Client {
 /// Returns a layer whose members are there.
 pub(crate) async fn layer<P: Policy>(health: Health, policy: P, servers: &[Server]) -> Http<P> {
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    let builder = Builder::new().health(health).classify(Status::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
     let layer = builder.starting_at(0).seed(1).layer(endpoints, policy).unwrap();
     until(|| layer.stats().counts.members == servers.len()).await;
     layer

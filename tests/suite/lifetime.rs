@@ -11,8 +11,11 @@ use std::{
 };
 
 use counterpoise::{
-    Attempts, Balance, BalanceLayer, Builder, Direct, Endpoint, Health, Target, discover,
+    Attempts, Balance, BalanceLayer, Builder, Direct, Endpoint, Health, Target,
+    call::AtHead,
+    discover,
     error::ErrorKind,
+    health::ErrorsAreFailures,
     observe::{Discovery, EndpointState},
     policy::{BoxPolicy, Choice, Pick, Policy, RoundRobin, Turn, View},
 };
@@ -325,6 +328,7 @@ struct Unattachable;
 
 impl<C> Target<C> for Unattachable {
     type Service = Probe;
+    type Judge = AtHead<ErrorsAreFailures>;
 
     fn attach(&self, _client: &C) -> Probe {
         panic!("attach panics");
@@ -352,7 +356,7 @@ async fn failed_once<T: Target<(), Service = Probe> + Send + Sync + 'static>(
 
 async fn panics_in_call<T>(balance: &mut Balance<T, RoundRobin>)
 where
-    T: Target<(), Service = Probe> + Send + Sync + 'static,
+    T: Target<(), Service = Probe, Judge = AtHead<ErrorsAreFailures>> + Send + Sync + 'static,
 {
     let ready = balance.ready().await.unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| drop(ready.call(())))).is_err());

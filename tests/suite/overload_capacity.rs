@@ -11,6 +11,7 @@ use std::{
 
 use counterpoise::{
     Builder, Health, Outcome,
+    call::AtHead,
     health::Overload,
     observe::EndpointState,
     policy::{LeastRequest, Pick, RoundRobin, SmoothWeighted, affinity::RingHash},
@@ -26,7 +27,7 @@ use crate::{
 
 const SET: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
 
-fn builder(overload: Overload, asked: Option<Duration>) -> Builder<Push> {
+fn builder(overload: Overload, asked: Option<Duration>) -> Builder<AtHead<Push>> {
     let health = Health::new().overload(overload);
     Builder::new().health(health).seed(3).starting_at(0).classify(Push(asked))
 }

@@ -4,6 +4,7 @@ use std::any::type_name;
 
 use counterpoise::{
     Builder, Health,
+    call::AtHead,
     health::{LatencyWeights, OutlierDetection, SlowStart},
     policy::Pick,
 };
@@ -23,7 +24,7 @@ fn health() -> Health {
     health.slow_start(SlowStart::new(3 * SECOND))
 }
 
-fn builder(health: Health) -> Builder<Push> {
+fn builder(health: Health) -> Builder<AtHead<Push>> {
     Builder::new().health(health).seed(11).starting_at(4).classify(Push(None))
 }
 

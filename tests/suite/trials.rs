@@ -11,7 +11,7 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, Health, Outcome, discover,
+    Balance, Builder, Classify, Direct, Endpoint, Health, Outcome, call::AtHead, discover,
     observe::EndpointState, policy::RoundRobin,
 };
 use futures::FutureExt;
@@ -126,7 +126,7 @@ async fn a_trial_whose_service_panics_has_failed() {
 /// An endpoint that is due for a trial, and refuses: with this outcome.
 async fn refusing(
     outcome: Outcome,
-) -> Bed<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send> {
+) -> Bed<AtHead<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send>> {
     let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
     let mut bed = Bed::build(&["a", "b"], builder).await;
     bed.eject("b").await;
@@ -138,7 +138,7 @@ async fn refusing(
 /// Makes a call every hundred milliseconds; returns after how many each call to `b` came.
 async fn gaps(
     calls: usize,
-    bed: &mut Bed<impl Classify<Answer, Broken> + Clone + Send + 'static>,
+    bed: &mut Bed<AtHead<impl Classify<Answer, Broken> + Clone + Send + 'static>>,
 ) -> Vec<usize> {
     let (mut gaps, mut gap) = (Vec::new(), 0);
     for _ in 0..calls {
