@@ -169,7 +169,8 @@ impl<T, P: Policy> Cluster<T, P> {
             let has_room =
                 |index| held.as_ref().is_none_or(|held| has_room_to_try(snapshot, held, index));
             let is_open = |&index: &usize| {
-                has_room(index) && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
+                has_room(index)
+                    && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
             };
             if let Some(index) = part.iter().find(is_open) {
                 return Owner::Only(index);

@@ -215,7 +215,10 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     /// Looks at the members and the snapshot that shows them, both of one moment.
-    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Core<T>, &Snapshot<T, P::Picker>) -> R) -> R {
+    pub(crate) fn inspect<R>(
+        &self,
+        look: impl FnOnce(&Core<T>, &Snapshot<T, P::Picker>) -> R,
+    ) -> R {
         let room = lock(&self.door);
         look(&room.core, &self.snapshot.load())
     }

@@ -107,7 +107,8 @@ impl<'a> Members<'a> {
 
     /// Returns the same as if all set weights were equal.
     pub(crate) fn capacities(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        self.eligible_members().map(|(index, member)| (index, member.id, u64::from(member.capacity)))
+        self.eligible_members()
+            .map(|(index, member)| (index, member.id, u64::from(member.capacity)))
     }
 
     /// Returns whether the eligible members may use different parts of their weights.

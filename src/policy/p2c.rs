@@ -133,7 +133,8 @@ mod tests {
         for (n, choices, looks) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
             let weights = Cutpoints::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
             for _ in 0..1_000 {
-                let (cx, looked) = (PickContext::new(&[], &Plain, &tickets, 0), Cell::new(Vec::new()));
+                let (cx, looked) =
+                    (PickContext::new(&[], &Plain, &tickets, 0), Cell::new(Vec::new()));
                 let score = |place: usize| {
                     let mut places = looked.take();
                     places.push(place);

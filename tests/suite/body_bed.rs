@@ -16,7 +16,7 @@ use counterpoise::{
     call::Ends,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
-    policy::{Pick, Policy, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use http_body_util::BodyExt;
 use hyper::{
@@ -137,7 +137,7 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     where
         K: Classify<Response<Script>, Broken>,
         E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.balance.call(reply).await.map(Response::into_body)
     }
@@ -147,7 +147,7 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     where
         K: Classify<Response<Script>, Broken>,
         E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.call(reply(200, Script::new(text))).await.unwrap()
     }
@@ -157,7 +157,7 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     where
         K: Classify<Response<Script>, Broken>,
         E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         let reply = (Duration::ZERO, Err(Broken("the endpoint")));
         assert!(self.call(reply).await.is_err());

@@ -315,4 +315,3 @@ fn keeps_now(key: &Key<'_>, cx: &PickContext<'_>, index: usize) -> bool {
 
 /// The seed of places.
 const PLACES: u64 = 0x706c_6163_6573;
-
