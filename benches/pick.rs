@@ -20,7 +20,7 @@ use arc_swap::ArcSwap;
 use counterpoise::{
     Balance, Direct, Health,
     policy::{
-        BoxPolicy, LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random, RoundRobin,
+        BoxPolicy, LeastRequest, ModuloRoundRobin, PeakEwma, Picker, Policy, Random, RoundRobin,
         SmoothWeighted, WeightedRandom,
     },
 };
@@ -67,7 +67,7 @@ fn many(n: usize) -> Vec<u32> {
 
 fn policy<P>(c: &mut Criterion, name: &str, new: impl Fn() -> P, weights: fn(usize) -> Vec<u32>)
 where
-    P: Pick<u64>,
+    P: Policy<Picker: Picker<u64>>,
 {
     let mut group = c.benchmark_group(name);
     for n in SIZES {
@@ -82,7 +82,7 @@ where
     group.finish();
 }
 
-fn picks<P: Pick<u64>>(balance: &mut Balance<Direct<Noop>, P>, n: u64) {
+fn picks<P: Policy<Picker: Picker<u64>>>(balance: &mut Balance<Direct<Noop>, P>, n: u64) {
     for key in 0..n {
         black_box(balance.preview(black_box(&key)));
     }

@@ -7,7 +7,7 @@ mod support;
 
 use counterpoise::{
     Health,
-    policy::{Pick, RoundRobin, SmoothWeighted, WeightedRandom},
+    policy::{Picker, Policy, RoundRobin, SmoothWeighted, WeightedRandom},
 };
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ fn few(n: usize) -> Vec<u32> {
 }
 
 /// One endpoint's weight changes; and then the next call comes.
-fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn reweight<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         let driven = RefCell::new(Driven::new(new(), Health::new(), few(n)));
         let weight = Cell::new(1);
@@ -39,7 +39,7 @@ fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
 }
 
 /// One endpoint joins and leaves again.
-fn membership<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn membership<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         let mut driven = Driven::new(new(), Health::new(), few(n));
         c.bench_function(&format!("one joins and leaves, {name}/{n}"), |b| {
@@ -52,7 +52,7 @@ fn membership<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) 
 }
 
 /// A whole set is discovered at once.
-fn build<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn build<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         c.bench_function(&format!("a set is discovered, {name}/{n}"), |b| {
             b.iter(|| balance(new(), Health::new(), few(n)));

@@ -21,7 +21,7 @@ use counterpoise::{
     health::CapacityChange,
     health::ErrorsAreFailures,
     observe::{Discovery, EndpointState},
-    policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
+    policy::{Members, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use futures::FutureExt;
 use tokio_test::task;
@@ -30,7 +30,7 @@ use tower::{Layer, Service};
 use crate::{
     bed::{SECOND, eject1},
     probes::{Gate, Probe, call},
-    support::{Answer, Site, settle},
+    support::{Answer, Rotation, Site, settle},
     table::{Fail, Table},
 };
 
@@ -150,7 +150,7 @@ async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_b
 
 #[test]
 fn a_set_that_was_large_once_gives_its_memory_back() {
-    fn check<P: Pick<Fail>>(policy: P) {
+    fn check<P: Policy<Picker: Picker<Fail>>>(policy: P) {
         let mut table = None;
         let info = measure(|| {
             let mut growing = Table::new(policy, &[1]);
@@ -177,19 +177,14 @@ fn a_set_that_was_large_once_gives_its_memory_back() {
 struct Hopeless;
 
 impl Policy for Hopeless {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&()>) {
-        if !view.members().is_empty() {
+    fn build(&self, members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
+        if !members.is_empty() {
             // Without a word, as there are thousands of them.
             std::panic::resume_unwind(Box::new("hopeless"));
         }
-    }
-}
-
-impl Pick<Fail> for Hopeless {
-    fn pick(&self, _table: &(), _request: &Fail, _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+        Rotation
     }
 }
 

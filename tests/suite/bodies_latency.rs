@@ -10,7 +10,7 @@ use counterpoise::{
     Builder, Health,
     call::{AtHead, Judge},
     http::{AtBodyEnd, AtFirstData, Status},
-    policy::{Choice, Pick, Policy, Signals, Turn, View},
+    policy::{Members, Needs, PickContext, PickResult, Picker, Policy},
 };
 use hyper::{Response, body::Body};
 use tokio::time::advance;
@@ -26,19 +26,21 @@ use crate::{
 struct Watch(Arc<Mutex<Duration>>);
 
 impl Policy for Watch {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        self.clone()
+    }
 
-    fn signals(&self) -> Option<Signals> {
-        Some(Signals::latency(30_000_000 * SECOND).penalty(100 * SECOND))
+    fn needs(&self) -> Needs {
+        Needs::latency(30_000_000 * SECOND).penalty(100 * SECOND)
     }
 }
 
-impl Pick<Reply> for Watch {
-    fn pick(&self, _table: &(), _request: &Reply, turn: &Turn<'_>) -> Choice {
-        *self.0.lock().unwrap() = turn.latency(0);
-        Choice::Member(0)
+impl Picker<Reply> for Watch {
+    fn pick(&self, _request: &Reply, cx: &PickContext<'_>) -> PickResult {
+        *self.0.lock().unwrap() = cx.latency(0);
+        PickResult::Member(0)
     }
 }
 

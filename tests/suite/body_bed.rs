@@ -16,7 +16,7 @@ use counterpoise::{
     call::Judge,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
-    policy::{Pick, Policy, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use http_body_util::BodyExt;
 use hyper::{
@@ -135,7 +135,7 @@ impl<J: Clone, P: Policy> BodyBed<J, P> {
     pub(crate) async fn call<B>(&mut self, reply: Reply) -> Result<B, Error>
     where
         J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.balance.call(reply).await.map(Response::into_body)
     }
@@ -144,7 +144,7 @@ impl<J: Clone, P: Policy> BodyBed<J, P> {
     pub(crate) async fn open<B>(&mut self, text: &str) -> B
     where
         J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.call(reply(200, Script::new(text))).await.unwrap()
     }
@@ -153,7 +153,7 @@ impl<J: Clone, P: Policy> BodyBed<J, P> {
     pub(crate) async fn fail<B>(&mut self)
     where
         J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         let reply = (Duration::ZERO, Err(Broken("the endpoint")));
         assert!(self.call(reply).await.is_err());

@@ -20,7 +20,7 @@ use counterpoise::{
     health::ErrorsAreFailures,
     health::PanicMode,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio::time::{Instant, advance};
 use tokio_test::task;
@@ -63,7 +63,11 @@ impl<Res, E> RetryPolicy<(), Res, E> for Again {
 type Probes<P> = Balance<Direct<Probe>, P>;
 
 /// Returns a balancer over probes that has seen them all.
-async fn over<P: Pick<()>>(builder: Builder, probes: &[&Probe], policy: P) -> Probes<P> {
+async fn over<P: Policy<Picker: Picker<()>>>(
+    builder: Builder,
+    probes: &[&Probe],
+    policy: P,
+) -> Probes<P> {
     let list = probes.iter().enumerate().map(|(i, probe)| (i, probe.endpoint()));
     let balance = builder.starting_at(0).balance(discover::list(list), policy).unwrap();
     settle().await;
@@ -111,7 +115,7 @@ fn probes<const N: usize>(gates: [Gate; N]) -> [Probe; N] {
 
 #[tokio::test(start_paused = true)]
 async fn b98_every_call_is_on_the_instance_that_was_made_ready() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         b.act(Act::Err);
         let builder = Builder::new().health(Health::off());
@@ -144,7 +148,7 @@ async fn clones_carry_no_readiness() {
 
 #[tokio::test(start_paused = true)]
 async fn ready_reserves_nothing_and_never_fails() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let limited = service_fn(async |()| Ok::<_, Broken>(Answer::From("limited")));
         let limited = ConcurrencyLimit::new(limited, 1);
         let list = discover::list([("a", Endpoint::new(Direct(limited)))]);
@@ -168,7 +172,7 @@ async fn ready_reserves_nothing_and_never_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn b102_waiting_calls_behind_a_buffer_do_not_deadlock() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let limited = Endpoint::new(Direct(ConcurrencyLimit::new(site.clone(), 1)));
         let list = discover::list([("a", limited)]);
@@ -222,7 +226,7 @@ async fn b102_a_timeout_around_each_caller_bounds_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn b104_one_ready_endpoint_of_a_thousand_serves_the_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let all: Vec<_> = (0..1_000)
             .map(|i| Probe::new(name("p", i), if i == 777 { Gate::Open } else { Gate::Shut }))
             .collect();
@@ -263,7 +267,7 @@ async fn a_waiting_call_polls_only_who_has_woken_it() {
 
 #[tokio::test(start_paused = true)]
 async fn all_clones_that_wait_wake_when_an_endpoint_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let balance = Builder::new().balance(changes, policy).unwrap();
@@ -468,7 +472,7 @@ async fn calls_that_wait_while_all_are_ejected_fail_or_go_out_and_never_spin() {
 
 #[tokio::test(start_paused = true)]
 async fn b105_a_readiness_error_is_a_failure_and_no_removal() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::FailsOnce]);
         let health = Health::new().consecutive_failures(1).jitter(0.0);
         let mut balance = over(Builder::new().health(health), &[&a, &b], policy).await;
@@ -487,7 +491,7 @@ async fn b105_a_readiness_error_is_a_failure_and_no_removal() {
 
 #[tokio::test(start_paused = true)]
 async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Fails, Gate::Fails]);
         let mut balance = over(Builder::new(), &[&a, &b], policy).await;
         let error = call(&mut balance).await.unwrap_err();
@@ -501,7 +505,7 @@ async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         a.act(Act::Err);
         let health = Health::new().consecutive_failures(3).jitter(0.0);
@@ -533,7 +537,7 @@ async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
 
 #[tokio::test(start_paused = true)]
 async fn b107_a_timeout_above_covers_the_wait() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Shut, Gate::Shut]);
         let balance = over(Builder::new(), &[&a, &b], policy).await;
         let second = Duration::from_secs(1);
@@ -551,7 +555,7 @@ async fn b107_a_timeout_above_covers_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn b107_without_a_timeout_the_crates_own_patience_ends_the_wait() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b, c] = probes([Gate::Shut, Gate::Shut, Gate::Shut]);
         let mut balance = over(Builder::new(), &[&a, &b, &c], policy).await;
         let start = Instant::now();
@@ -567,7 +571,7 @@ async fn b107_without_a_timeout_the_crates_own_patience_ends_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn b108_no_retry_goes_to_the_endpoint_that_failed_it() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         let builder = Builder::new().health(Health::off());
         let balance = over(builder, &[&a, &b], policy).await;
@@ -611,7 +615,7 @@ async fn b108_with_nobody_else_the_retry_goes_to_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn b108_each_of_many_retries_goes_to_another() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let all = probes([Gate::Open; 7]);
         all.iter().for_each(|probe| probe.act(Act::Err));
         let refs: Vec<_> = all.iter().collect();
@@ -634,7 +638,7 @@ async fn b108_each_of_many_retries_goes_to_another() {
 
 #[tokio::test(start_paused = true)]
 async fn b110_shed_load_is_an_outcome_like_any_other() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let shed = |name| {
             let limited = ConcurrencyLimit::new(sites[name].clone(), 1);
@@ -700,7 +704,7 @@ async fn b110_shed_load_that_is_ignored_keeps_its_turns_and_the_retry_moves_on()
 
 #[tokio::test(start_paused = true)]
 async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         let minute = Duration::from_secs(60);
         let health = Health::new()
@@ -728,7 +732,7 @@ async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn b112_failing_fast_ends_with_a_new_endpoint() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
@@ -757,7 +761,7 @@ struct Bare {
 
 #[tokio::test(start_paused = true)]
 async fn requests_need_neither_clone_nor_sync_nor_unpin() {
-    async fn case<P: Pick<Bare>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<Bare>>>(policy: P) {
         let double = service_fn(async |bare: Bare| Ok::<_, Broken>(2 * bare.number));
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
@@ -806,7 +810,7 @@ const _: () = {
 
 #[tokio::test(start_paused = true)]
 async fn works_under_the_layers_of_tower_and_in_a_box() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         a.act(Act::Err);
         let list = discover::list([("a", a.endpoint()), ("b", b.endpoint())]);

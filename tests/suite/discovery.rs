@@ -14,7 +14,7 @@ use counterpoise::{
     Balance, BalanceLayer, Builder, Direct, Health, discover,
     error::ErrorKind,
     observe::{Discovery, EndpointState},
-    policy::{BoxPolicy, ModuloRoundRobin, Pick, RoundRobin},
+    policy::{BoxPolicy, ModuloRoundRobin, Picker, Policy, RoundRobin},
 };
 use futures::{SinkExt, Stream, StreamExt, channel::mpsc, stream};
 use tokio_test::task;
@@ -34,7 +34,7 @@ fn members<P: counterpoise::policy::Policy>(balance: &Balance<Direct<Site>, P>) 
 
 #[tokio::test(start_paused = true)]
 async fn b50_a_policy_that_panics_once_is_reported_and_compiled_anew() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
         let policy = Compiles::panics_at(policy, 2);
@@ -92,7 +92,7 @@ async fn b50_an_ejection_after_a_failed_compile_publishes_the_members_too() {
 
 #[tokio::test(start_paused = true)]
 async fn b50_the_worst_weights_break_nothing() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -178,7 +178,7 @@ impl<S: Stream + Unpin> Stream for EndsOnce<S> {
 
 #[tokio::test(start_paused = true)]
 async fn b83_an_ended_stream_is_left_alone_and_its_set_stays() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let stream = EndsOnce(Some(stream::iter([insert("a", site.endpoint())])));
         let (layer, driver) = BalanceLayer::pair(stream, policy);
@@ -230,7 +230,7 @@ async fn b83_an_end_with_nothing_left_is_an_error_for_waiting_and_for_new_calls(
 
 #[tokio::test(start_paused = true)]
 async fn b84_an_error_keeps_the_set_is_counted_and_changes_go_on() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -339,7 +339,7 @@ async fn b87_ten_thousand_changes_end_in_the_final_state() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_an_empty_set_fails_at_once_and_can_be_left() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -360,7 +360,7 @@ async fn b88_an_empty_set_fails_at_once_and_can_be_left() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_with_the_wait_policy_a_call_completes_when_an_endpoint_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let builder = Builder::new().wait_when_empty(true);
@@ -383,7 +383,7 @@ async fn b88_with_the_wait_policy_a_call_completes_when_an_endpoint_joins() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_before_the_first_update_calls_wait_as_long_as_configured() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (_handle, changes) = discover::channel::<&str, Direct<Site>>();
         let builder = Builder::new().wait_for_endpoints(Duration::from_secs(7));
         let mut balance = builder.balance(changes, policy).unwrap();
@@ -397,7 +397,7 @@ async fn b88_before_the_first_update_calls_wait_as_long_as_configured() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_a_shutdown_with_calls_in_flight_lets_them_finish() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         site.act(Act::After(Duration::from_secs(1)));
         let (handle, changes) = discover::channel();
@@ -424,7 +424,7 @@ async fn b88_an_empty_list_is_an_error_and_no_hang() {
 
 #[tokio::test(start_paused = true)]
 async fn b90_the_last_endpoint_can_be_removed() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (feed, changes) = feed();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
@@ -440,7 +440,7 @@ async fn b90_the_last_endpoint_can_be_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn b90_the_last_endpoints_are_kept_when_asked_for_until_another_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         let builder = Builder::new().starting_at(0).keep_last(true);
@@ -509,7 +509,7 @@ async fn b90_only_members_are_kept_whatever_a_batch_did_in_between() {
 
 #[tokio::test(start_paused = true)]
 async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (old, new, b) = (Site::new("old"), Site::new("new"), Site::new("b"));
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -527,7 +527,7 @@ async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
 
 #[tokio::test(start_paused = true)]
 async fn b92_two_keys_of_one_service_are_two_members() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (shared, b) = (Site::new("shared"), Site::new("b"));
         let endpoints = [("a1", shared.endpoint()), ("a2", shared.endpoint()), ("b", b.endpoint())];
         let list = discover::list(endpoints);
@@ -550,7 +550,7 @@ async fn b92_of_equal_keys_in_a_list_the_last_one_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn b93_a_removed_endpoint_finishes_its_calls_and_gets_no_other() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         sites["b"].act(Act::After(Duration::from_secs(60)));
         let (handle, changes) = discover::channel();
@@ -588,7 +588,7 @@ async fn b93_a_replaced_service_gets_no_further_call_and_health_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -616,7 +616,7 @@ async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
 
 #[tokio::test(start_paused = true)]
 async fn b95_a_waiting_call_is_served_by_the_new_endpoints() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -757,7 +757,7 @@ async fn an_idle_driver_is_not_woken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_is_dropped_early_is_visible_and_nobody_hangs() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (_feed, changes) = feed::<Direct<Site>>();
         let builder = Builder::new().wait_when_empty(true);
         let (layer, driver) = builder.pair(changes, policy).unwrap();

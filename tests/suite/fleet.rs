@@ -13,7 +13,7 @@ use counterpoise::{
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
     policy::{
-        Pick,
+        Picker, Policy,
         affinity::{Key, Keyed},
     },
 };
@@ -138,7 +138,7 @@ impl Classify<Answer, Broken> for Push {
     }
 }
 
-pub(crate) struct Fleet<P: Pick<Job>> {
+pub(crate) struct Fleet<P: Policy<Picker: Picker<Job>>> {
     pub(crate) sites: BTreeMap<&'static str, Site>,
     pub(crate) handle: Handle<&'static str, Direct<Worker>>,
     pub(crate) balance: Balance<Direct<Worker>, P, (), AtHead<Push>>,
@@ -149,7 +149,7 @@ pub(crate) struct Fleet<P: Pick<Job>> {
 /// A call that runs.
 pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), AtHead<Push>>;
 
-impl<P: Pick<Job>> Fleet<P> {
+impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
     /// Builds over a first batch; chances are fixed unless the builder says otherwise.
     pub(crate) async fn new(builder: Builder, policy: P, set: &[(&'static str, u32)]) -> Self {
         Self::with(builder.starting_at(0).seed(1).classify(Push(None)), policy, set).await

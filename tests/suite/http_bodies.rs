@@ -16,7 +16,7 @@ use counterpoise::{
     health::{Overload, PanicMode},
     http::{AtBodyEnd, GoodHead, Origin, Status, Tracked},
     observe::{EndpointState, EndpointStats},
-    policy::{LeastRequest, PeakEwma, Pick, Policy, RoundRobin, SmoothWeighted},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{
@@ -95,7 +95,7 @@ pub(crate) fn stats<P: Policy>(layer: &Http<P>, name: &str) -> EndpointStats {
 }
 
 /// What callers have: one retry, with a time limit for each attempt.
-pub(crate) fn stack<P: Pick<Ask>>(
+pub(crate) fn stack<P: Policy<Picker: Picker<Ask>>>(
     layer: &Http<P>,
     limit: Duration,
 ) -> impl Service<Ask, Response = Response<Followed>, Error = BoxError, Future: Send> + Clone + use<P>

@@ -10,7 +10,7 @@ use counterpoise::{
     health::{ErrorsAreFailures, PanicMode},
     http::Origin,
     observe::EndpointState,
-    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{Members, PickContext, PickResult, Picker, Policy, RoundRobin},
 };
 use futures::future::join_all;
 use http_body_util::Empty;
@@ -325,14 +325,16 @@ async fn a_stack_of_timeout_and_retry_yields_our_error_in_a_box() {
 struct First;
 
 impl Policy for First {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        Self
+    }
 }
 
-impl Pick<Request> for First {
-    fn pick(&self, _table: &(), _request: &Request, _turn: &Turn<'_>) -> Choice {
-        Choice::Member(0)
+impl Picker<Request> for First {
+    fn pick(&self, _request: &Request, _cx: &PickContext<'_>) -> PickResult {
+        PickResult::Member(0)
     }
 }
 

@@ -17,7 +17,7 @@ use counterpoise::{
     error::ErrorKind,
     health::ErrorsAreFailures,
     observe::{Discovery, EndpointState},
-    policy::{BoxPolicy, Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{BoxPolicy, Members, PickContext, PickResult, Picker, Policy, RoundRobin},
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -91,7 +91,7 @@ async fn b113_a_hundred_thousand_former_endpoints_leave_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn b113_an_idle_clone_keeps_no_removed_endpoint_alive() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b"].map(|name| (name, sites[name].endpoint())));
@@ -115,7 +115,7 @@ fn tasks() -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn b115_a_thousand_balancers_leave_no_task_behind() {
-    async fn case<P: Pick<()> + Default>() {
+    async fn case<P: Policy<Picker: Picker<()>> + Default>() {
         let (site, before) = (Site::new("a"), tasks());
         for _ in 0..1_000 {
             let (handle, changes) = discover::channel();
@@ -136,7 +136,7 @@ async fn b115_a_thousand_balancers_leave_no_task_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn b115_calls_in_flight_outlive_the_last_balancer() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         site.act(Act::After(Duration::from_secs(1)));
         let (handle, changes) = discover::channel();
@@ -235,7 +235,7 @@ fn ready_when_starts_the_driver_too() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_an_error_names_its_endpoint_and_keeps_its_cause() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         sites["b"].act(Act::Err);
         let list = sites.list(&["a", "b"]);
@@ -254,7 +254,7 @@ async fn b116_an_error_names_its_endpoint_and_keeps_its_cause() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_an_error_of_nobody_counts_what_there_was() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set([
@@ -290,7 +290,7 @@ async fn b116_an_error_of_nobody_counts_what_there_was() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_attempts_tell_who_answered() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let list = sites.list(&["a", "b"]);
         let balance = Builder::new().starting_at(0).balance(list, policy).unwrap();
@@ -454,12 +454,12 @@ async fn a_panic_in_a_trial_gives_its_place_back_and_ejects_again() {
 /// A policy that does what the test says, and counts how often it is asked.
 #[derive(Clone)]
 struct Says {
-    choose: fn(&Turn<'_>, usize) -> Choice,
+    choose: fn(&PickContext<'_>, usize) -> PickResult,
     asked: Arc<AtomicUsize>,
 }
 
 impl Says {
-    fn new(choose: fn(&Turn<'_>, usize) -> Choice) -> Self {
+    fn new(choose: fn(&PickContext<'_>, usize) -> PickResult) -> Self {
         Self { choose, asked: Arc::default() }
     }
 
@@ -469,20 +469,22 @@ impl Says {
 }
 
 impl Policy for Says {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        self.clone()
+    }
 }
 
-impl<Req: ?Sized> Pick<Req> for Says {
-    fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-        (self.choose)(turn, self.asked.fetch_add(1, Ordering::SeqCst))
+impl<Req: ?Sized> Picker<Req> for Says {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        (self.choose)(cx, self.asked.fetch_add(1, Ordering::SeqCst))
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let list = discover::list([("a", site.endpoint())]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -497,7 +499,7 @@ async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
     let once = || {
         Says::new(|_, nth| {
             assert_ne!(nth, 0, "the first pick panics");
-            Choice::Any
+            PickResult::Any
         })
     };
     case(once()).await;
@@ -506,7 +508,7 @@ async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_index_out_of_range_is_an_error_of_the_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let list = sites.list(&["a", "b"]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -518,17 +520,17 @@ async fn an_index_out_of_range_is_an_error_of_the_call() {
         assert_eq!((sites["a"].calls(), sites["b"].calls()), (0, 0));
         assert_eq!(balance.stats().waiting, 0);
     }
-    case(Says::new(|_, _| Choice::Member(2))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Member(2)))).await;
+    case(Says::new(|_, _| PickResult::Member(2))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Member(2)))).await;
     let list = Sites::new(&["a"]).list(&["a"]);
-    let mut balance = Balance::new(list, Says::new(|_, _| Choice::Member(usize::MAX)));
+    let mut balance = Balance::new(list, Says::new(|_, _| PickResult::Member(usize::MAX)));
     settle().await;
     assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Policy);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_fails_with_the_reason() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let list = discover::list([("a", site.endpoint())]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -538,15 +540,15 @@ async fn a_refused_request_fails_with_the_reason() {
         assert!(error.to_string().contains("not today"), "{error}");
         assert_eq!((site.calls(), balance.stats().waiting), (0, 0));
     }
-    case(Says::new(|_, _| Choice::Refuse("not today"))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Refuse("not today")))).await;
+    case(Says::new(|_, _| PickResult::Refuse("not today"))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Refuse("not today")))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_final() {
     let refuses_once = Says::new(|_, nth| match nth {
-        0 => Choice::Refuse("not today"),
-        _ => Choice::Any,
+        0 => PickResult::Refuse("not today"),
+        _ => PickResult::Any,
     });
     let site = Site::new("a");
     let list = discover::list([("a", site.endpoint())]);
@@ -558,7 +560,7 @@ async fn a_refusal_is_final() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_or_ejected_member_that_a_careless_policy_names_gets_no_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b", "c"].map(|name| (name, sites[name].endpoint())));
@@ -581,15 +583,15 @@ async fn a_drained_or_ejected_member_that_a_careless_policy_names_gets_no_call()
         assert_eq!(sites["a"].calls(), 3, "a is ejected");
         assert_eq!((sites["b"].calls(), sites["c"].calls()), (100, 100), "in turn");
     }
-    case(Says::new(|_, _| Choice::Member(0))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Member(0)))).await;
+    case(Says::new(|_, _| PickResult::Member(0))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Member(0)))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn any_is_a_rotation_over_the_eligible() {
     let sites = Sites::new(&["a", "b", "c"]);
     let list = sites.list(&["a", "b", "c"]);
-    let any = Says::new(|_, _| Choice::Any);
+    let any = Says::new(|_, _| PickResult::Any);
     let mut balance = Builder::new().starting_at(1).balance(list, any).unwrap();
     settle().await;
     assert_eq!(answers(&mut balance, 4).await, ["b", "c", "a", "b"]);

@@ -10,7 +10,7 @@ use std::{
 use counterpoise::{
     Balance, Builder, Direct, Endpoint,
     discover::{self, Handle},
-    policy::Pick,
+    policy::{Picker, Policy},
 };
 use tower::{Service, ServiceExt};
 
@@ -35,12 +35,12 @@ impl Service<()> for Number {
 }
 
 /// A balancer over numbers, and what changes its set.
-pub(crate) struct Numbers<P: Pick<()>> {
+pub(crate) struct Numbers<P: Policy<Picker: Picker<()>>> {
     pub(crate) handle: Handle<usize, Direct<Number>>,
     pub(crate) balance: Balance<Direct<Number>, P>,
 }
 
-impl<P: Pick<()>> Numbers<P> {
+impl<P: Policy<Picker: Picker<()>>> Numbers<P> {
     /// Builds over the empty set.
     pub(crate) fn new(policy: P, builder: Builder) -> Self {
         let (handle, changes) = discover::channel();

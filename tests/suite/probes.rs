@@ -12,7 +12,7 @@ use std::{
 
 use counterpoise::{
     Direct, Endpoint,
-    policy::{Policy, View},
+    policy::{Members, Policy},
 };
 use futures::channel::mpsc;
 use tower::{Service, ServiceExt, discover::Change};
@@ -189,24 +189,13 @@ impl<P> Compiles<P> {
 }
 
 impl<P: Policy> Policy for Compiles<P> {
-    type Table = P::Table;
+    type Picker = P::Picker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&P::Table>) -> P::Table {
-        if !view.members().is_empty() {
+    fn build(&self, members: &Members<'_>, previous: Option<&P::Picker>) -> P::Picker {
+        if !members.is_empty() {
             let nth = 1 + self.compiles.fetch_add(1, Ordering::SeqCst);
             assert_ne!(nth, self.panics_at, "compile {nth} fails");
         }
-        self.policy.compile(view, previous)
-    }
-}
-
-impl<Req, P: counterpoise::policy::Pick<Req>> counterpoise::policy::Pick<Req> for Compiles<P> {
-    fn pick(
-        &self,
-        table: &P::Table,
-        request: &Req,
-        turn: &counterpoise::policy::Turn<'_>,
-    ) -> counterpoise::policy::Choice {
-        self.policy.pick(table, request, turn)
+        self.policy.build(members, previous)
     }
 }

@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use counterpoise::{Direct, Endpoint, discover};
+use counterpoise::{
+    Direct, Endpoint, discover,
+    policy::{PickContext, PickResult, Picker},
+};
 use tower::Service;
 
 /// What an endpoint does with a call.
@@ -172,6 +175,16 @@ impl std::ops::Index<&str> for Sites {
 
     fn index(&self, name: &str) -> &Site {
         &self.0[name]
+    }
+}
+
+/// A picker that leaves the rotation to the balancer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rotation;
+
+impl<Req: ?Sized> Picker<Req> for Rotation {
+    fn pick(&self, _request: &Req, _cx: &PickContext<'_>) -> PickResult {
+        PickResult::Any
     }
 }
 

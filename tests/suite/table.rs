@@ -10,7 +10,7 @@ use std::{
 use counterpoise::{
     Balance, Builder, Direct, Endpoint,
     discover::{self, Handle},
-    policy::Pick,
+    policy::{Picker, Policy},
 };
 use tower::{Layer, Service};
 
@@ -35,13 +35,13 @@ impl Service<Fail> for Echo {
     }
 }
 
-pub(crate) struct Table<P: Pick<Fail>> {
+pub(crate) struct Table<P: Policy<Picker: Picker<Fail>>> {
     handle: Handle<usize, Direct<Echo>>,
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     pub(crate) balance: Balance<Direct<Echo>, P>,
 }
 
-impl<P: Pick<Fail>> Table<P> {
+impl<P: Policy<Picker: Picker<Fail>>> Table<P> {
     /// Creates a table whose picks start without credit, at ticket 0.
     pub(crate) fn new(policy: P, weights: &[u32]) -> Self {
         Self::with(Builder::new().starting_at(0).seed(1), policy, weights)
