@@ -84,7 +84,6 @@ where
     pub fn new<D>(discover: D, policy: P) -> Self
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
     {
         BalanceLayer::new(discover, policy).layer(())
     }
@@ -147,16 +146,6 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
     /// all get it. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
-    }
-
-    /// Returns the index that the policy names for a request, without calling anything.
-    /// For measurements: it draws a ticket.
-    #[doc(hidden)]
-    pub fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
-    where
-        P: Pick<Req>,
-    {
-        self.cluster.preview(request)
     }
 }
 

@@ -79,27 +79,6 @@ impl<T, P: Policy> Cluster<T, P> {
         Err(missed)
     }
 
-    /// Returns the index that the policy names next; takes no place.
-    pub(crate) fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
-    where
-        P: Pick<Req>,
-    {
-        // Only what is measured needs to know the time.
-        let now = self.meter.as_ref().map_or(self.origin, |_| Instant::now());
-        for _ in 0..ROUNDS {
-            let snapshot = self.snapshot.load();
-            let gate = |index| gate(&snapshot, index);
-            let look = Look { snapshot: &snapshot, gate, now };
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
-                Choice::Member(index) => return Some(index),
-                Choice::Renew => self.renew(snapshot.generation, Instant::now()),
-                Choice::Any | Choice::Refuse(_) => return None,
-            }
-        }
-        None
-    }
-
     /// Takes the place of the trial that is due, if there is one for this request.
     fn try_out<Req: ?Sized, S>(
         &self,

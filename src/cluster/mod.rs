@@ -48,7 +48,6 @@ use crate::{
 pub(crate) struct Cluster<T, P: Policy> {
     pub(crate) snapshot: ArcSwap<Snapshot<T, P::Table>>,
     deadlines: Deadlines,
-    pub(crate) origin: Instant,
     pub(crate) policy: P,
     pub(crate) tickets: Tickets,
     pub(crate) settings: Settings,
@@ -125,7 +124,6 @@ impl<T, P: Policy> Cluster<T, P> {
                 table: None,
             }),
             deadlines: Deadlines::new(now),
-            origin: now,
             events,
             meter: meter.map(Arc::new),
             loads: policy.bound().map(Loads::new),

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +20,7 @@ use tokio::time::{advance, sleep};
 use crate::{
     bed::{MILLISECOND, SECOND},
     fleet::{Fleet, Job, Push, is_likely},
-    support::Act,
+    support::{Act, picked},
 };
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("n", 1)];
@@ -183,6 +183,8 @@ async fn with_like_latencies_the_shares_are_the_weights() {
 struct Spy {
     signals: Signals,
     next: Arc<AtomicUsize>,
+    /// Whether requests are refused, once the costs are noted.
+    looks: Arc<AtomicBool>,
     costs: Arc<Mutex<Vec<Duration>>>,
 }
 
@@ -201,7 +203,10 @@ impl Policy for Spy {
 impl<Req> Pick<Req> for Spy {
     fn pick(&self, members: &usize, _request: &Req, turn: &Turn<'_>) -> Choice {
         *self.costs.lock().unwrap() = (0..*members).map(|index| turn.latency(index)).collect();
-        Choice::Member(self.next.load(Ordering::SeqCst))
+        match self.looks.load(Ordering::SeqCst) {
+            true => Choice::Refuse("a look"),
+            false => Choice::Member(self.next.load(Ordering::SeqCst)),
+        }
     }
 }
 
@@ -237,13 +242,16 @@ impl Spied {
     async fn new(penalty: Option<Duration>, wait: Option<Duration>) -> Self {
         let signals = Signals::latency(10 * SECOND);
         let signals = penalty.map_or(signals, |penalty| signals.penalty(penalty));
-        let spy = Spy { signals, next: Arc::default(), costs: Arc::default() };
+        let spy =
+            Spy { signals, next: Arc::default(), looks: Arc::default(), costs: Arc::default() };
         let builder = seeded(1).classify(Push(wait));
         Self { fleet: Fleet::with(builder, spy.clone(), &FIVE[..3]).await, spy }
     }
 
     fn cost(&self, index: usize) -> Duration {
-        self.fleet.balance.preview(&Job::None);
+        self.spy.looks.store(true, Ordering::SeqCst);
+        assert_eq!(picked(&self.fleet.balance, Job::None), None);
+        self.spy.looks.store(false, Ordering::SeqCst);
         self.spy.costs.lock().unwrap()[index]
     }
 

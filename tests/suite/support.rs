@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-use counterpoise::{Direct, Endpoint, discover};
+use counterpoise::{Attempts, Direct, Endpoint, discover};
+use futures::FutureExt;
 use tower::Service;
 
 /// What an endpoint does with a call.
@@ -173,6 +174,18 @@ impl std::ops::Index<&str> for Sites {
     fn index(&self, name: &str) -> &Site {
         &self.0[name]
     }
+}
+
+/// Sends a call and drops it; returns to which endpoint it was sent.
+pub(crate) fn picked<S, Req>(balance: &S, request: Req) -> Option<Arc<str>>
+where
+    S: Service<Req> + Clone,
+{
+    let attempts = Attempts::new();
+    let mut balance = balance.clone();
+    let sent = attempts.scope(async { drop(balance.call(request)) }).now_or_never();
+    assert!(sent.is_some());
+    attempts.names().into_iter().next()
 }
 
 /// Lets spawned drivers apply everything that is ready.
