@@ -11,7 +11,8 @@ use counterpoise::{
 };
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::cell::{Cell, RefCell};
-use support::{Driven, balance};
+use support::{Driven, balance, now};
+use tower::Service;
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 
@@ -30,8 +31,8 @@ fn reweight<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: 
         };
         let mut group = c.benchmark_group(format!("one weight changes, {name}"));
         group.bench_function(BenchmarkId::new("publish", n), |b| b.iter(change));
-        group.bench_function(BenchmarkId::new("first pick after it", n), |b| {
-            let pick = |()| driven.borrow().balance.preview(&7);
+        group.bench_function(BenchmarkId::new("first call after it", n), |b| {
+            let pick = |()| now(driven.borrow_mut().balance.call(7));
             b.iter_batched(change, pick, BatchSize::PerIteration);
         });
         group.finish();

@@ -291,3 +291,34 @@ fn unsent_source(error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
 fn unsent_source(_error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
     cause
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_everything_and_sources_too() {
+        let error = Error::call("a".into(), Box::new(ConfigError::new("field", "is wrong")));
+        let clone = error.clone();
+        drop(error);
+        assert_eq!((clone.kind(), clone.endpoint()), (ErrorKind::Call, Some("a")));
+        assert_eq!(clone.to_string(), "the call to endpoint a failed");
+        assert_eq!(clone.find::<ConfigError>().unwrap().field(), "field");
+        let first: *const ConfigError = clone.find().unwrap();
+        let second = clone.clone();
+        assert!(std::ptr::eq(first, second.find().unwrap()), "one source");
+        assert_eq!(format!("{clone:?}"), format!("{second:?}"));
+    }
+
+    #[cfg(feature = "tonic")]
+    #[test]
+    fn clones_have_the_status_of_the_first() {
+        let code = |error: &Error| tonic::Status::from_error(Box::new(error.clone())).code();
+        let empty = Error::unavailable(ErrorKind::Empty, Counts::default(), None);
+        assert_eq!(code(&empty.clone()), tonic::Code::Unavailable);
+        assert_eq!(code(&Error::policy("no").clone()), tonic::Code::FailedPrecondition);
+        let unready = Error::not_ready("a".into(), "closed".into());
+        assert_eq!(code(&unready), tonic::Code::Unavailable);
+        assert!(Error::find_in(&tonic::Status::from_error(Box::new(unready))).is_some());
+    }
+}

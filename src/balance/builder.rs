@@ -182,7 +182,6 @@ impl<J> Builder<J> {
     ) -> Result<BalanceLayer<T, P, J>, ConfigError>
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -203,7 +202,6 @@ impl<J> Builder<J> {
     ) -> Result<Balance<T, P, (), J>, ConfigError>
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
         J: Clone,
@@ -235,7 +233,6 @@ impl<J> Builder<J> {
     pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, J>
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
         T: Send + Sync + 'static,
         P: Policy,
     {

@@ -65,7 +65,6 @@ where
     pub fn new<D>(discover: D, policy: P) -> Self
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
     {
         Builder::new().spawn(discover, policy)
     }

@@ -84,7 +84,6 @@ where
     pub fn new<D>(discover: D, policy: P) -> Self
     where
         D: Source<Target = T> + Send + 'static,
-        D::Key: Send,
     {
         BalanceLayer::new(discover, policy).layer(())
     }

@@ -22,7 +22,7 @@ use crate::{endpoint::Endpoint, error::BoxError};
 ///
 /// fn balance<D>(source: D) -> BalanceLayer<D::Target, RoundRobin>
 /// where
-///     D: Source<Key: Send, Target: Send + Sync> + Send + 'static,
+///     D: Source<Target: Send + Sync> + Send + 'static,
 /// {
 ///     BalanceLayer::new(source, RoundRobin::new())
 /// }
@@ -38,7 +38,7 @@ use crate::{endpoint::Endpoint, error::BoxError};
 )]
 pub trait Source:
     Discover<
-        Key: Hash + Clone + fmt::Display,
+        Key: Hash + Clone + fmt::Display + Send,
         Service = Endpoint<<Self as Source>::Target>,
         Error: Into<BoxError>,
     >
@@ -51,7 +51,7 @@ pub trait Source:
 impl<D, T> Source for D
 where
     D: Discover<Service = Endpoint<T>>,
-    D::Key: Hash + Clone + fmt::Display,
+    D::Key: Hash + Clone + fmt::Display + Send,
     D::Error: Into<BoxError>,
 {
     type Target = T;

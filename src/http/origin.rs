@@ -235,9 +235,26 @@ pub struct AtOrigin<C> {
     pub(super) client: C,
 }
 
+pub(super) mod sealed {
+    use tower_service::Service;
+
+    /// A client under the balancer that takes these requests.
+    #[allow(unnameable_types, reason = "only a better error of the compiler")]
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` is not a client for requests of type `{Req}`",
+        label = "an `http::Origin` needs a client under the balancer",
+        note = "an `http::Origin` is reached through the client that `BalanceLayer` wraps: use `BalanceLayer`, not `Balance::new`",
+        note = "clients of `http::Request` need counterpoise's feature `http`, `reqwest::Client` the feature `reqwest`"
+    )]
+    pub trait Client<Req>: Service<Req> {}
+
+    #[diagnostic::do_not_recommend]
+    impl<C: Service<Req>, Req> Client<Req> for C {}
+}
+
 impl<C, B> Service<Request<B>> for AtOrigin<C>
 where
-    C: Service<Request<B>>,
+    C: sealed::Client<Request<B>>,
 {
     type Response = C::Response;
     type Error = C::Error;

@@ -96,14 +96,14 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::policy::{Gate, Observed, ticket::Tickets};
+    use crate::policy::{Observed, ticket::Tickets};
 
     /// All are alike.
     struct Plain;
 
     impl Observed for Plain {
-        fn gate(&self, _index: usize) -> Gate {
-            Gate::Open
+        fn accepts(&self, _index: usize) -> bool {
+            true
         }
 
         fn in_flight(&self, _index: usize) -> u64 {

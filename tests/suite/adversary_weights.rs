@@ -137,9 +137,9 @@ impl Policy for Crowded {
 
     fn build(&self, members: &Members<'_>, previous: Option<&Smooth>) -> Smooth {
         let picker = SmoothWeighted::new().build(members, previous);
-        let Some(balance) = self.balance.get().cloned() else { return picker };
+        let Some(mut balance) = self.balance.get().cloned() else { return picker };
         let picks = self.picks.load(Ordering::Relaxed);
-        let crowd = move || (0..picks).map(|_| balance.preview(&false).unwrap()).collect();
+        let crowd = move || (0..picks).map(|_| crate::table::pick(&mut balance)).collect();
         let picked: Vec<usize> = thread::spawn(crowd).join().unwrap();
         self.picked.lock().unwrap().extend(picked);
         picker
@@ -244,11 +244,11 @@ fn totals_follow_the_shares_while_threads_pick_and_one_reweights_to_and_fro() {
     let done = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..2)
         .map(|_| {
-            let (balance, done) = (table.balance.clone(), Arc::clone(&done));
+            let (mut balance, done) = (table.balance.clone(), Arc::clone(&done));
             thread::spawn(move || {
                 let mut counts = [0_u64; 3];
                 while !done.load(Ordering::Relaxed) {
-                    counts[balance.preview(&false).unwrap()] += 1;
+                    counts[crate::table::pick(&mut balance)] += 1;
                 }
                 counts
             })

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +20,7 @@ use tokio::time::{advance, sleep};
 use crate::{
     bed::{MILLISECOND, SECOND},
     fleet::{Fleet, Job, Push, is_likely},
-    support::Act,
+    support::{Act, picked},
 };
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("n", 1)];
@@ -183,6 +183,8 @@ async fn with_like_latencies_the_shares_are_the_weights() {
 struct Spy {
     needs: Needs,
     next: Arc<AtomicUsize>,
+    /// Whether requests are refused, once the costs are noted.
+    looks: Arc<AtomicBool>,
     costs: Arc<Mutex<Vec<Duration>>>,
 }
 
@@ -207,7 +209,11 @@ impl<Req> Picker<Req> for SpyPicker {
     fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
         let costs = (0..self.members).map(|index| cx.latency(index)).collect();
         *self.spy.costs.lock().unwrap() = costs;
-        PickResult::Member(self.spy.next.load(Ordering::SeqCst))
+        if self.spy.looks.load(Ordering::SeqCst) {
+            PickResult::Refuse("a look")
+        } else {
+            PickResult::Member(self.spy.next.load(Ordering::SeqCst))
+        }
     }
 }
 
@@ -243,13 +249,15 @@ impl Spied {
     async fn new(penalty: Option<Duration>, wait: Option<Duration>) -> Self {
         let needs = Needs::latency(10 * SECOND);
         let needs = penalty.map_or(needs, |penalty| needs.penalty(penalty));
-        let spy = Spy { needs, next: Arc::default(), costs: Arc::default() };
+        let spy = Spy { needs, next: Arc::default(), looks: Arc::default(), costs: Arc::default() };
         let builder = seeded(1).classify(Push(wait));
         Self { fleet: Fleet::with(builder, spy.clone(), &FIVE[..3]).await, spy }
     }
 
     fn cost(&self, index: usize) -> Duration {
-        self.fleet.balance.preview(&Job::None);
+        self.spy.looks.store(true, Ordering::SeqCst);
+        assert_eq!(picked(&self.fleet.balance, Job::None), None);
+        self.spy.looks.store(false, Ordering::SeqCst);
         self.spy.costs.lock().unwrap()[index]
     }
 

@@ -22,6 +22,8 @@ use counterpoise::{
 };
 use tower::{Layer, Service};
 
+use crate::support::picked;
+
 /// A request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ask {
@@ -337,7 +339,7 @@ impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<Walks<P>> {
     pub(crate) fn walks(&self, walks: &Walks<P>, keys: &[String]) -> Vec<Vec<String>> {
         let stats = self.balance.stats();
         let walk = |key: &String| {
-            self.balance.preview(&Ask::of(key));
+            picked(&self.balance, Ask::of(key));
             let walk = walks.walk.lock().unwrap();
             walk.iter().map(|&index| stats.endpoints[index].name.to_string()).collect()
         };
@@ -357,8 +359,7 @@ where
     P: Policy<Picker: Picker<Ask>> + Clone,
 {
     let bed = KeyedBed::new(policy.clone(), set);
-    let names: Vec<_> = bed.balance.stats().endpoints.into_iter().map(|stats| stats.name).collect();
-    let first = |key: &String| names[bed.balance.preview(&Ask::of(key)).unwrap()].to_string();
+    let first = |key: &String| picked(&bed.balance, Ask::of(key)).unwrap().to_string();
     keys.iter().map(first).collect()
 }
 

@@ -22,7 +22,7 @@ use crate::{
     bed::{SECOND, eject3},
     fleet::{Fleet, Job, Running, is_likely},
     probes::{Gate, Probe},
-    support::{Act, Answer, Broken, settle},
+    support::{Act, Answer, Broken, picked, settle},
 };
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
@@ -92,7 +92,10 @@ async fn pairs<P: Policy<Picker: Picker<Job>>>(
         let held = hold(&mut fleet, name, 1).await;
         busy.push((fleet, held));
     }
-    let pick = |fleet: &Fleet<P>| fleet.balance.preview(&Job::None).unwrap();
+    let pick = |fleet: &Fleet<P>| {
+        let name = picked(&fleet.balance, Job::None).unwrap();
+        set.iter().position(|&(endpoint, _)| *endpoint == *name).unwrap()
+    };
     let mut pairs = Vec::new();
     for _ in 0..picks {
         let first = pick(&idle);
@@ -225,7 +228,8 @@ async fn b20_at_ten_thousand_endpoints_two_are_looked_at() {
         drop(held.swap_remove(5_000));
         assert_eq!(fleet.stats("n5000").in_flight, 0);
         full.store(true, Ordering::Relaxed);
-        let idle = (0..picks).filter(|_| fleet.balance.preview(&Job::None) == Some(5_000)).count();
+        let picked = || picked(&fleet.balance, Job::None).unwrap();
+        let idle = (0..picks).filter(|_| *picked() == *"n5000").count();
         assert!(want.contains(&idle), "{idle} of {picks}");
     }
 }
@@ -307,14 +311,21 @@ async fn b82_calls_that_wait_for_readiness_count() {
     handle.insert("b", probes[1].endpoint());
     settle().await;
     for held in 0..5 {
-        assert_eq!(balance.preview(&()), Some(1), "5 wait at the other, {held} run here");
+        assert_eq!(
+            picked(&balance, ()).as_deref(),
+            Some("b"),
+            "5 wait at the other, {held} run here"
+        );
         waiting.push(spawn(balance.call(())));
     }
     waiting.push(spawn(balance.call(())));
-    let first = balance.preview(&());
+    let first = picked(&balance, ());
     waiting.push(spawn(balance.call(())));
-    let looked = [first, balance.preview(&())];
-    assert!(looked.contains(&Some(0)), "5 and 5: both are as good, and 7 are too many: {looked:?}");
+    let looked = [first, picked(&balance, ())];
+    assert!(
+        looked.contains(&Some("a".into())),
+        "5 and 5: both are as good, and 7 are too many: {looked:?}"
+    );
 }
 
 /// As the case has it: the endpoint takes the call at once, and the connection is what is slow.

@@ -14,9 +14,10 @@ use std::{
 };
 
 use counterpoise::{
-    Direct, Endpoint, discover,
+    Attempts, Direct, Endpoint, discover,
     policy::{PickContext, PickResult, Picker},
 };
+use futures::FutureExt;
 use tower::Service;
 
 /// What an endpoint does with a call.
@@ -186,6 +187,18 @@ impl<Req: ?Sized> Picker<Req> for Rotation {
     fn pick(&self, _request: &Req, _cx: &PickContext<'_>) -> PickResult {
         PickResult::Any
     }
+}
+
+/// Sends a call and drops it; returns to which endpoint it was sent.
+pub(crate) fn picked<S, Req>(balance: &S, request: Req) -> Option<Arc<str>>
+where
+    S: Service<Req> + Clone,
+{
+    let attempts = Attempts::new();
+    let mut balance = balance.clone();
+    let sent = attempts.scope(async { drop(balance.call(request)) }).now_or_never();
+    assert!(sent.is_some());
+    attempts.names().into_iter().next()
 }
 
 /// Lets spawned drivers apply everything that is ready.

@@ -35,6 +35,23 @@ impl Service<Fail> for Echo {
     }
 }
 
+/// Makes a call that succeeds; returns who answered.
+pub(crate) fn pick<P: Policy<Picker: Picker<Fail>>>(
+    balance: &mut Balance<Direct<Echo>, P>,
+) -> usize {
+    call(balance, false).unwrap()
+}
+
+fn call<P: Policy<Picker: Picker<Fail>>>(
+    balance: &mut Balance<Direct<Echo>, P>,
+    fail: Fail,
+) -> Result<usize, counterpoise::Error> {
+    match pin!(balance.call(fail)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("nothing here waits"),
+    }
+}
+
 pub(crate) struct Table<P: Policy<Picker: Picker<Fail>>> {
     handle: Handle<usize, Direct<Echo>>,
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -97,10 +114,7 @@ impl<P: Policy<Picker: Picker<Fail>>> Table<P> {
     }
 
     pub(crate) fn call(&mut self, fail: Fail) -> Result<usize, counterpoise::Error> {
-        match pin!(self.balance.call(fail)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => panic!("nothing here waits"),
-        }
+        call(&mut self.balance, fail)
     }
 
     pub(crate) fn picks(&mut self, n: usize) -> Vec<usize> {
