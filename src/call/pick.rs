@@ -171,7 +171,7 @@ impl<T, B> Search<'_, T, B> {
     where
         B: Picker<Req>,
     {
-        if !sequence.is_begun(self.snapshot.generation) {
+        if sequence.begin(self.snapshot.generation) {
             if let Some(index) = self.preferred() {
                 return Ok(index);
             }
@@ -181,7 +181,8 @@ impl<T, B> Search<'_, T, B> {
             }
         }
         let fill = |skip, out: &mut _| picker.candidates(request, cx, skip, out);
-        let found = sequence.next(self.snapshot.generation, fill, |index| self.rank(index));
+        let (generation, most) = (self.snapshot.generation, self.snapshot.nodes.len());
+        let found = sequence.next(generation, most, fill, |index| self.rank(index));
         found.ok_or(Missed::Closed(self.snapshot.counts))
     }
 

@@ -47,9 +47,13 @@ impl Walk {
         Self { generation, rank, next_rank: None, part, place: 0, passed: 0 }
     }
 
-    /// Returns the next candidate of this pass; `fill` continues the sequence.
-    fn next(&mut self, fill: &impl Fn(usize, &mut Candidates)) -> Option<usize> {
+    /// Returns the next candidate of this pass, unless more than `most` were passed: then the
+    /// picker repeats itself. `fill` continues the sequence.
+    fn next(&mut self, most: usize, fill: &impl Fn(usize, &mut Candidates)) -> Option<usize> {
         if self.place == self.part.len() {
+            if self.passed > most {
+                return None;
+            }
             self.passed += self.part.len();
             (self.part, self.place) = (Candidates::after(self.passed), 0);
             fill(self.passed, &mut self.part);
@@ -61,9 +65,13 @@ impl Walk {
 }
 
 impl Sequence {
-    /// Returns whether the candidates of this generation were walked before.
-    pub(crate) fn is_begun(&self, generation: u64) -> bool {
-        self.walk.as_ref().is_some_and(|walk| walk.generation == generation)
+    /// Begins the walk of a generation; returns false if it was begun before.
+    pub(crate) fn begin(&mut self, generation: u64) -> bool {
+        if self.walk.as_ref().is_some_and(|walk| walk.generation == generation) {
+            return false;
+        }
+        self.walk = Some(Walk::new(generation, Rank::BEST));
+        true
     }
 
     /// Returns the seed of the call, drawn when it is needed first.
@@ -71,20 +79,19 @@ impl Sequence {
         *self.seed.get_or_insert_with(draw)
     }
 
-    /// Returns the next candidate that is best for the call. `rank` returns none for an endpoint
-    /// that cannot take it.
+    /// Returns the next candidate that is best for the call, of `most` members. `rank` returns none
+    /// for a member that cannot take it.
     pub(crate) fn next(
         &mut self,
         generation: u64,
+        most: usize,
         fill: impl Fn(usize, &mut Candidates),
         rank: impl Fn(usize) -> Option<Rank>,
     ) -> Option<usize> {
-        if !self.is_begun(generation) {
-            self.walk = Some(Walk::new(generation, Rank::BEST));
-        }
+        self.begin(generation);
         let walk = self.walk.as_mut()?;
         loop {
-            while let Some(index) = walk.next(&fill) {
+            while let Some(index) = walk.next(most, &fill) {
                 let Some(rank) = rank(index) else { continue };
                 if rank <= walk.rank {
                     return Some(index);
@@ -106,7 +113,7 @@ mod tests {
             (skip..ranks.len()).take_while(|&index| out.push(index)).count();
         };
         let mut sequence = Sequence::default();
-        std::iter::from_fn(|| sequence.next(1, fill, |index| ranks[index])).collect()
+        std::iter::from_fn(|| sequence.next(1, ranks.len(), fill, |index| ranks[index])).collect()
     }
 
     #[test]
@@ -118,6 +125,13 @@ mod tests {
         assert_eq!(walk(&ranks), [1, 4, 1, 3, 4, 0, 1, 3, 4]);
         assert_eq!(walk(&[None, None]), [0; 0]);
         assert_eq!(walk(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn a_picker_that_repeats_itself_ends() {
+        let fill = |_: usize, out: &mut Candidates| while out.push(0) {};
+        let mut sequence = Sequence::default();
+        assert_eq!(sequence.next(1, 3, fill, |_| None), None);
     }
 
     #[test]

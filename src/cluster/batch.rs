@@ -53,6 +53,13 @@ impl<T> Batch<T> {
         self.0.len()
     }
 
+    /// Returns how many members there are after the batch, if there were `members` before.
+    pub(crate) fn members_after(&self, members: usize) -> usize {
+        let count = |wanted: fn(&Op<T>) -> bool| self.0.iter().filter(|op| wanted(op)).count();
+        let joined = members + count(|op| matches!(op, Op::Insert(..)));
+        joined.saturating_sub(count(|op| matches!(op, Op::Remove(_))))
+    }
+
     /// Returns the sum of the weights in the batch.
     pub(crate) fn weight(&self) -> u64 {
         let weight = |op: &Op<T>| match op {

@@ -179,7 +179,7 @@ impl<T, P: Policy> Cluster<T, P> {
         let is_slow = self.needs.builds_slowly(batch.weight());
         let locked = lock(&self.locked);
         let members = locked.core.members();
-        let is_large = !self.needs.builds_quickly() && members.len() + batch.len() >= LARGE;
+        let is_large = !self.needs.builds_quickly() && batch.members_after(members.len()) >= LARGE;
         if is_slow || is_large { Some(batch.plan(members)) } else { None }
     }
 
