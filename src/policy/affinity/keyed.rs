@@ -18,7 +18,7 @@ use crate::util::{
 /// [`Rendezvous`].
 ///
 /// A request's key is found by an [`Affinity`]. Its first choice is the endpoint that owns
-/// the key; if that may not be picked, or the request was there before, the next of the
+/// the key; if that may not be picked, or the request tried it before, the next of the
 /// key's own order is taken. An ejected endpoint is tested with its own keys alone.
 ///
 /// An endpoint that may not use its whole weight (it starts slowly, say, or has pushed back) keeps
@@ -315,3 +315,112 @@ fn keeps_now(key: &Key<'_>, cx: &PickContext<'_>, index: usize) -> bool {
 
 /// The seed of places.
 const PLACES: u64 = 0x706c_6163_6573;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{
+        Member,
+        affinity::{HashMod, RingHash},
+        context::tests::{Idle, NAMES},
+        ticket::Tickets,
+    };
+
+    type ByKey = for<'a> fn(&'a Option<u64>) -> Option<Key<'a>>;
+
+    const KEY: ByKey = |key| key.map(Key::from);
+
+    fn members(n: usize) -> Vec<Member> {
+        let member = |id: usize| Member {
+            id: id as u64,
+            name: NAMES[id..=id].into(),
+            weight: 1,
+            healthy: true,
+            capacity: FULL,
+        };
+        (0..n).map(member).collect()
+    }
+
+    fn picker<S: Structure>(policy: &Keyed<ByKey, S>, n: usize) -> KeyedPicker<ByKey, S> {
+        policy.build(&Members::new(&members(n), &[], None), None)
+    }
+
+    /// Returns the candidates of a request, read in parts of so many, and whether they bind.
+    fn candidates<S: Structure>(
+        picker: &KeyedPicker<ByKey, S>,
+        key: Option<u64>,
+        capacities: &[u32],
+        most: usize,
+    ) -> (Vec<usize>, bool) {
+        let tickets = Tickets::new(0, 7);
+        let eligible: Vec<u32> = (0..picker.members.len() as u32).collect();
+        let idle = Idle(capacities);
+        let cx = PickContext::new(&eligible, &idle, &tickets, 3);
+        let (mut part, mut all) = (Candidates::of(most), Vec::new());
+        picker.candidates(&key, &cx, 0, &mut part);
+        while part.iter().next().is_some() {
+            all.extend(part.iter());
+            picker.candidates(&key, &cx, part.next_part(), &mut part);
+        }
+        (all, part.is_bound())
+    }
+
+    #[test]
+    fn candidates_are_the_walk_in_parts_of_any_size() {
+        let picker = picker(&RingHash::on(KEY), 20);
+        for key in 0..20 {
+            let walk = picker.walk(Key::from(key).as_bytes());
+            for most in [1, 2, 7, 16] {
+                assert_eq!(candidates(&picker, Some(key), &[], most), (walk.clone(), true));
+            }
+        }
+    }
+
+    #[test]
+    fn members_that_keep_the_key_come_first() {
+        let picker = picker(&RingHash::on(KEY), 20);
+        let capacities = [FULL / 2; 10];
+        for key in 0..20 {
+            let key_bytes = Key::from(key);
+            let capacity = |index: usize| capacities.get(index).copied().unwrap_or(FULL);
+            let keeps = |&index: &usize| {
+                keeps(key_bytes.as_bytes(), &NAMES[index..=index], capacity(index))
+            };
+            let walk = picker.walk(key_bytes.as_bytes());
+            let (mut want, others): (Vec<_>, Vec<_>) = walk.iter().copied().partition(keeps);
+            want.extend(others);
+            for most in [1, 2, 7, 16] {
+                let found = candidates(&picker, Some(key), &capacities, most);
+                assert_eq!(found, (want.clone(), true));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_walk_does_not_reach_comes_last_and_once() {
+        let picker = picker(&HashMod::on(KEY).nginx(), 26);
+        for key in 0..20 {
+            let walk = picker.walk(Key::from(key).as_bytes());
+            assert!(walk.len() < 26, "nginx tries 21 numbers");
+            let (all, _) = candidates(&picker, Some(key), &[], 7);
+            assert_eq!(all[..walk.len()], walk);
+            assert_eq!(candidates(&picker, Some(key), &[], 1).0, all);
+            let mut all = all;
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..26));
+        }
+    }
+
+    #[test]
+    fn requests_without_a_key_are_bound_only_if_they_are_refused() {
+        let policy = RingHash::on(KEY);
+        for fallback in [Fallback::Rotate, Fallback::Random] {
+            let picker = picker(&policy.clone().fallback(fallback), 20);
+            let (mut all, is_bound) = candidates(&picker, None, &[], 16);
+            all.sort_unstable();
+            assert!(!is_bound && all.into_iter().eq(0..20));
+        }
+        let picker = picker(&policy.fallback(Fallback::Refuse), 20);
+        assert_eq!(candidates(&picker, None, &[], 16), (vec![], true));
+    }
+}

@@ -26,6 +26,16 @@ pub use ring::RingHash;
 use crate::policy::Member;
 
 /// How a hash is mapped to endpoints. Sealed: implemented by the structures of this crate.
+///
+/// Code that is generic over the keyed policies names it as a bound:
+///
+/// ```
+/// use counterpoise::policy::affinity::{Keyed, Structure};
+///
+/// fn first<A, S: Structure>(policy: &Keyed<A, S>, key: &[u8]) -> Option<String> {
+///     policy.map([("a", 1), ("b", 1)]).owner(key).map(str::to_owned)
+/// }
+/// ```
 pub trait Structure: sealed::Structure {}
 
 impl<S: sealed::Structure> Structure for S {}
