@@ -42,7 +42,7 @@ pub(crate) trait Observed {
 }
 
 /// What one pick may use beside its picker and its request: the members as they are now, and a
-/// ticket.
+/// ticket. An index that is out of range is a member that accepts nothing.
 ///
 /// ```
 /// use counterpoise::policy::{PickContext, PickResult};
@@ -112,7 +112,7 @@ impl<'a> PickContext<'a> {
 
     /// Returns the indexes of the members that may be picked, in rising order.
     ///
-    /// Not empty: with nothing eligible no pick is made.
+    /// Not empty in a pick: with nothing eligible none is made.
     #[must_use]
     #[inline]
     pub const fn eligible(&self) -> &'a [u32] {
