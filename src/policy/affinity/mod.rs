@@ -5,19 +5,21 @@
 //! the members and their weights; health only decides where the walk ends. So an ejection moves
 //! the ejected endpoint's keys and no others, and gives them back.
 
+mod capacity;
 mod hash_mod;
 mod key;
 mod key_map;
 mod keyed;
 mod maglev;
+mod picker;
 mod rendezvous;
 mod ring;
 mod seen;
 
+pub(crate) use capacity::keeps;
 pub use hash_mod::HashMod;
 pub use key::{Affinity, And, Combine, Key, Or};
 pub use key_map::{KeyMap, Owner, Skipped};
-pub(crate) use keyed::keeps;
 pub use keyed::{Fallback, Keyed};
 pub use maglev::Maglev;
 pub use rendezvous::Rendezvous;
