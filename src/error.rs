@@ -62,7 +62,7 @@ pub enum ErrorKind {
     /// As many calls wait for an endpoint as may wait.
     TooManyWaiting,
     /// The policy refused the request, named an endpoint that does not exist, or panicked
-    /// while compiling its table.
+    /// while building its picker.
     Policy,
 }
 

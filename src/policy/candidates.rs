@@ -51,6 +51,12 @@ impl Candidates {
         Self { indexes: Vec::new(), most, bound: false }
     }
 
+    /// Creates an empty part of so many members.
+    #[cfg(test)]
+    pub(crate) const fn of(most: usize) -> Self {
+        Self { indexes: Vec::new(), most, bound: false }
+    }
+
     /// Adds the next member; returns whether there is room for more.
     ///
     /// The index is that of the [`Members`](super::Members) from which the picker was built.

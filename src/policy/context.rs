@@ -29,7 +29,7 @@ pub(crate) trait Observed {
 }
 
 /// What one pick may use beside its picker and its request: the members as they are now, and a
-/// ticket.
+/// ticket. An index that is out of range is a member that accepts nothing.
 ///
 /// ```
 /// use counterpoise::policy::{PickContext, PickResult};
@@ -66,8 +66,8 @@ impl<'a> PickContext<'a> {
     /// Returns the number that this pick drew from the balancer's counter.
     ///
     /// Consecutive picks draw consecutive numbers, wrapping at 2^64, whatever threads they
-    /// run on and however the set changes. Drawn when first asked for, so that a pick
-    /// without a choice uses none up. Cost: one `fetch_add`, once.
+    /// run on and however the set changes. Drawn when it is first used, so that a pick
+    /// with nothing to choose from uses none up. Cost: one `fetch_add`, once.
     #[must_use]
     #[inline]
     pub fn ticket(&self) -> u64 {
@@ -81,8 +81,8 @@ impl<'a> PickContext<'a> {
     /// Draws a random number in `0..bound`, without bias that could be measured; 0 if
     /// `bound` is 0.
     ///
-    /// It is made from the ticket and the balancer's seed, and is the same however often
-    /// one pick asks. Half-open, by widening multiplication (Lemire, "Fast random integer
+    /// It is made from the ticket and the balancer's seed, and is the same at every call
+    /// within one pick. Half-open, by widening multiplication (Lemire, "Fast random integer
     /// generation in an interval", 2019).
     #[must_use]
     #[inline]
@@ -99,7 +99,7 @@ impl<'a> PickContext<'a> {
 
     /// Returns the indexes of the members that may be picked, in rising order.
     ///
-    /// Not empty: with nothing eligible no pick is made.
+    /// Not empty in a pick: with nothing eligible none is made.
     #[must_use]
     #[inline]
     pub const fn eligible(&self) -> &'a [u32] {
@@ -204,5 +204,73 @@ impl<'a> PickContext<'a> {
 impl fmt::Debug for PickContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PickContext").field("eligible", &self.eligible).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Members that are open and hold nothing, of these capacities; of all others the capacity is
+    /// whole.
+    pub(crate) struct Idle<'a>(pub(crate) &'a [u32]);
+
+    /// Their names.
+    pub(crate) const NAMES: &str = "abcdefghijklmnopqrstuvwxyz";
+
+    impl Observed for Idle<'_> {
+        fn accepts(&self, _index: usize) -> bool {
+            true
+        }
+
+        fn in_flight(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn failures(&self, _index: usize) -> u64 {
+            0
+        }
+
+        fn latency(&self, _index: usize) -> f64 {
+            0.0
+        }
+
+        fn capacity(&self, index: usize) -> u32 {
+            self.0.get(index).copied().unwrap_or(FULL)
+        }
+
+        fn name(&self, index: usize) -> &str {
+            NAMES.get(index..=index).unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn a_shuffle_goes_on_where_a_part_ended_and_draws_no_ticket() {
+        let (tickets, eligible) = (Tickets::new(0, 7), [1, 4, 5, 8, 9]);
+        for most in 1..=6 {
+            let cx = PickContext::new(&eligible, &Idle(&[]), &tickets, 3);
+            let (mut part, mut all) = (Candidates::of(most), Vec::new());
+            cx.shuffle(0, &mut part);
+            while part.iter().next().is_some() {
+                all.extend(part.iter());
+                part = Candidates::of(most);
+                cx.shuffle(all.len(), &mut part);
+            }
+            assert!(cx.shuffled(0).eq(all.iter().copied()), "in parts of {most}: {all:?}");
+            all.sort_unstable();
+            assert_eq!(all, [1, 4, 5, 8, 9]);
+        }
+        assert_eq!(tickets.draw(), 0);
+    }
+
+    #[test]
+    fn calls_have_orders_of_their_own() {
+        let (tickets, eligible) = (Tickets::new(0, 7), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let order = |call| {
+            let cx = PickContext::new(&eligible, &Idle(&[]), &tickets, call);
+            cx.shuffled(0).collect::<Vec<_>>()
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
     }
 }

@@ -96,36 +96,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::policy::{Observed, ticket::Tickets};
-
-    /// All are alike.
-    struct Plain;
-
-    impl Observed for Plain {
-        fn accepts(&self, _index: usize) -> bool {
-            true
-        }
-
-        fn in_flight(&self, _index: usize) -> u64 {
-            0
-        }
-
-        fn failures(&self, _index: usize) -> u64 {
-            0
-        }
-
-        fn latency(&self, _index: usize) -> f64 {
-            0.0
-        }
-
-        fn capacity(&self, _index: usize) -> u32 {
-            crate::util::fraction::FULL
-        }
-
-        fn name(&self, _index: usize) -> &str {
-            ""
-        }
-    }
+    use crate::policy::{context::tests::Idle, ticket::Tickets};
 
     #[test]
     fn b20_as_many_are_looked_at_as_are_drawn_and_each_once() {
@@ -134,7 +105,7 @@ mod tests {
             let weights = Cutpoints::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
             for _ in 0..1_000 {
                 let (cx, looked) =
-                    (PickContext::new(&[], &Plain, &tickets, 0), Cell::new(Vec::new()));
+                    (PickContext::new(&[], &Idle(&[]), &tickets, 0), Cell::new(Vec::new()));
                 let score = |place: usize| {
                     let mut places = looked.take();
                     places.push(place);

@@ -105,8 +105,8 @@ impl<S: Structure> KeyMap<S> {
     /// the same kind of policy; a ring of another product is one. Exact where [`shares`](Self::shares) are.
     #[must_use]
     pub fn moved(&self, other: &Self) -> f64 {
-        let nobody = |map: &Self| map.members.iter().all(|member| member.weight == 0);
-        if nobody(self) && nobody(other) {
+        let is_ownerless = |map: &Self| map.members.iter().all(|member| member.weight == 0);
+        if is_ownerless(self) && is_ownerless(other) {
             return 0.0;
         }
         // Of several that share a name, the first is the first, and so on.

@@ -1,24 +1,17 @@
-//! The policy that all structures share, and its picker.
+//! The policy that all structures share.
 
 use std::sync::Arc;
 
 use crate::policy::{
-    Candidates, Members, Needs, PickContext, PickResult, Picker, Policy,
-    affinity::{Affinity, Key, Structure},
-    members::covers,
-    rotate,
-};
-use crate::util::{
-    fraction::FULL,
-    hash::{xxh64, xxh64_seeded},
-    random::splitmix64,
+    Members, Needs, Policy,
+    affinity::{Key, Structure, picker::KeyedPicker},
 };
 
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
 ///
-/// A request's key is found by an [`Affinity`]. Its first choice is the endpoint that owns
-/// the key; if that may not be picked, or the request was there before, the next of the
+/// A request's key is found by an [`Affinity`](super::Affinity). Its first choice is the endpoint that owns
+/// the key; if that may not be picked, or the request tried it before, the next of the
 /// key's own order is taken. An ejected endpoint is tested with its own keys alone.
 ///
 /// An endpoint that may not use its whole weight (it starts slowly, say, or has pushed back) keeps
@@ -85,7 +78,7 @@ impl<F, S: Structure + Default> Keyed<F, S> {
 }
 
 impl<A, S: Structure + Default> Keyed<A, S> {
-    /// Creates the policy from an [`Affinity`], such as those in `http::key`.
+    /// Creates the policy from an [`Affinity`](super::Affinity), such as those in `http::key`.
     #[must_use]
     pub fn on(affinity: A) -> Self {
         let (affinity, structure) = (Arc::new(affinity), S::default());
@@ -121,40 +114,11 @@ impl<A, S> Keyed<A, S> {
     }
 }
 
-/// Picks by key, from a map of the members that health does not change.
-#[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<Keyed<A, S> as Policy>::Picker`")]
-pub struct KeyedPicker<A, S: Structure> {
-    affinity: Arc<A>,
-    structure: S,
-    fallback: Fallback,
-    map: Arc<S::Map>,
-    /// Id and weight of each member of the map.
-    members: Arc<[(u64, u32)]>,
-}
-
 impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
     type Picker = KeyedPicker<A, S>;
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
-        let (map, members) = match previous {
-            Some(former) if former.is_of(members) => {
-                (Arc::clone(&former.map), Arc::clone(&former.members))
-            }
-            _ => {
-                let former = previous.map(|former| &*former.map);
-                let map = self.structure.build(members.as_slice(), former);
-                (Arc::new(map), members.iter().map(|m| (m.id, m.weight)).collect())
-            }
-        };
-        let affinity = Arc::clone(&self.affinity);
-        KeyedPicker {
-            affinity,
-            structure: self.structure.clone(),
-            fallback: self.fallback,
-            map,
-            members,
-        }
+        KeyedPicker::new(&self.affinity, &self.structure, self.fallback, members, previous)
     }
 
     fn needs(&self) -> Needs {
@@ -162,154 +126,3 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
         self.bound.map_or(needs, |factor| needs.bound(factor))
     }
 }
-
-impl<A, S: Structure> KeyedPicker<A, S> {
-    fn is_of(&self, members: &Members<'_>) -> bool {
-        let made = members.iter().map(|member| (member.id, member.weight));
-        made.eq(self.members.iter().copied())
-    }
-
-    fn key<'a, Req: ?Sized>(&self, request: &'a Req) -> Option<Key<'a>>
-    where
-        A: Affinity<Req>,
-    {
-        self.affinity.key(request).filter(|key| self.structure.is_key(key.as_bytes()))
-    }
-
-    /// Offers the members in the order of a key, each once, until one is accepted.
-    #[inline]
-    fn find(&self, key: &Key<'_>, accept: impl FnMut(usize) -> bool) -> Option<usize> {
-        self.structure.find(&self.map, key.as_bytes(), accept)
-    }
-
-    /// Returns the indexes of the members in the order of a key.
-    pub(crate) fn walk(&self, key: &[u8]) -> Vec<usize> {
-        let mut walk = Vec::new();
-        self.structure.find(&self.map, key, |index| {
-            walk.push(index);
-            false
-        });
-        walk
-    }
-
-    fn without_key(&self, cx: &PickContext<'_>) -> PickResult {
-        match self.fallback {
-            Fallback::Rotate => covered(cx, rotate(cx, |ticket, n| ticket % n)),
-            Fallback::Random => covered(cx, rotate(cx, |_, n| cx.random_below(n))),
-            Fallback::Refuse => PickResult::Refuse("the request has no key"),
-        }
-    }
-
-    /// Pushes the walk of a key: first the members that keep it at their capacity, then the
-    /// others, then those that the walk does not reach.
-    fn push_walk(&self, key: &Key<'_>, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
-        let mut rest = Rest { skip, out };
-        let mut has_others = false;
-        let keeper = |index| {
-            let keeps = keeps_now(key, cx, index);
-            has_others |= !keeps;
-            keeps && rest.fills_with(index)
-        };
-        if self.find(key, keeper).is_some() {
-            return;
-        }
-        let other = |index| !keeps_now(key, cx, index) && rest.fills_with(index);
-        if has_others && self.find(key, other).is_some() {
-            return;
-        }
-        if !self.structure.reaches_all() {
-            let walk = self.walk(key.as_bytes());
-            let mut unreached = cx.shuffled(0).filter(|index| !walk.contains(index));
-            unreached.find(|&index| rest.fills_with(index));
-        }
-    }
-}
-
-/// The candidates beyond those that were pushed before.
-struct Rest<'o> {
-    skip: usize,
-    out: &'o mut Candidates,
-}
-
-impl Rest<'_> {
-    /// Adds the next one, unless it was pushed before; returns whether that fills the part.
-    fn fills_with(&mut self, index: usize) -> bool {
-        if self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        !self.out.push(index)
-    }
-}
-
-impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Picker<Req> for KeyedPicker<A, S> {
-    fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult {
-        let Some(key) = self.key(request) else { return self.without_key(cx) };
-        self.find(&key, |index| cx.accepts(index) && keeps_now(&key, cx, index))
-            // None has the capacity for it: the first, as if all had.
-            .or_else(|| self.find(&key, |index| cx.accepts(index)))
-            // None accepts: further candidates are read, and no ticket is drawn.
-            .or_else(|| self.find(&key, |index| cx.is_eligible(index)))
-            .map_or(PickResult::Any, PickResult::Member)
-    }
-
-    /// The walk of the key, to which the request is bound; without a key those of the fallback.
-    fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
-        match self.key(request) {
-            Some(key) => {
-                out.bind();
-                self.push_walk(&key, cx, skip, out);
-            }
-            None if self.fallback == Fallback::Refuse => out.bind(),
-            None => cx.shuffle(skip, out),
-        }
-    }
-}
-
-/// Draws again, a few times, if an endpoint was chosen that lacks the capacity; then weighs all,
-/// so that the shares are exact.
-fn covered(cx: &PickContext<'_>, mut result: PickResult) -> PickResult {
-    for round in 1..8 {
-        let PickResult::Member(index) = result else { return result };
-        if cx.covers(index, || cx.draw(2 * round, 1 << 16) as u16) {
-            return result;
-        }
-        result = rotate(cx, |_, n| cx.draw(2 * round + 1, n));
-    }
-    by_capacity(cx, 16)
-}
-
-/// Chooses with chances in proportion to the capacities. Cost: O(n).
-fn by_capacity(cx: &PickContext<'_>, nth: u64) -> PickResult {
-    let capacity = |&index: &u32| (cx.capacity(index as usize) * f64::from(FULL)) as u64;
-    let mut left = cx.draw(nth, cx.eligible().iter().map(capacity).sum());
-    let chosen = cx.eligible().iter().find(|&index| {
-        let own = capacity(index);
-        let is_it = left < own;
-        left = left.saturating_sub(own);
-        is_it
-    });
-    chosen.map_or(PickResult::Any, |&index| PickResult::Member(index as usize))
-}
-
-/// Returns where a key stands among the keys of an endpoint: those that it keeps at a capacity
-/// are the first ones. The same everywhere, so that clients agree on which endpoint has which;
-/// and not made of the numbers of rendezvous' bids, or no endpoint would win with a low one.
-fn place(key: &[u8], endpoint: &str) -> u16 {
-    let both = xxh64_seeded(PLACES, key) ^ splitmix64(xxh64(endpoint.as_bytes()));
-    (splitmix64(both) >> 48) as u16
-}
-
-/// Returns whether an endpoint of this capacity keeps a key, in units of 1/[`FULL`].
-pub(crate) fn keeps(key: &[u8], endpoint: &str, capacity: u32) -> bool {
-    covers(capacity, || place(key, endpoint))
-}
-
-/// Returns whether a member keeps a key at its capacity of this moment.
-#[inline]
-fn keeps_now(key: &Key<'_>, cx: &PickContext<'_>, index: usize) -> bool {
-    cx.covers(index, || place(key.as_bytes(), cx.name(index)))
-}
-
-/// The seed of places.
-const PLACES: u64 = 0x706c_6163_6573;

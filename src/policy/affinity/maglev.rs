@@ -185,7 +185,7 @@ impl sealed::Structure for Slots {
     }
 }
 
-/// How often a key is turned before the rest of the table is looked through in order.
+/// How often a key is hashed anew before the rest of the table is taken in order.
 const TRIES: u64 = 64;
 
 #[cfg(test)]

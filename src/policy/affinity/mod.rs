@@ -5,19 +5,21 @@
 //! the members and their weights; health only decides where the walk ends. So an ejection moves
 //! the ejected endpoint's keys and no others, and gives them back.
 
+mod capacity;
 mod hash_mod;
 mod key;
 mod key_map;
 mod keyed;
 mod maglev;
+mod picker;
 mod rendezvous;
 mod ring;
 mod seen;
 
+pub(crate) use capacity::keeps;
 pub use hash_mod::HashMod;
 pub use key::{Affinity, And, Combine, Key, Or};
 pub use key_map::{KeyMap, Owner, Skipped};
-pub(crate) use keyed::keeps;
 pub use keyed::{Fallback, Keyed};
 pub use maglev::Maglev;
 pub use rendezvous::Rendezvous;
@@ -26,6 +28,16 @@ pub use ring::RingHash;
 use crate::policy::Member;
 
 /// How a hash is mapped to endpoints. Sealed: implemented by the structures of this crate.
+///
+/// Code that is generic over the keyed policies names it as a bound:
+///
+/// ```
+/// use counterpoise::policy::affinity::{Keyed, Structure};
+///
+/// fn first<A, S: Structure>(policy: &Keyed<A, S>, key: &[u8]) -> Option<String> {
+///     policy.map([("a", 1), ("b", 1)]).owner(key).map(str::to_owned)
+/// }
+/// ```
 pub trait Structure: sealed::Structure {}
 
 impl<S: sealed::Structure> Structure for S {}

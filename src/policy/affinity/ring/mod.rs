@@ -317,7 +317,7 @@ impl sealed::Structure for Ring {
 }
 
 /// What a slot holds that no member has.
-const NOBODY: u32 = u32::MAX;
+const VACANT: u32 = u32::MAX;
 
 impl RingMap {
     /// Makes a map whose points name the members by their order.
@@ -329,7 +329,7 @@ impl RingMap {
 
     pub(crate) fn new(circle: Circles, sources: Box<[Source]>) -> Self {
         let slots = sources.iter().map(|source| source.slot as usize + 1).max().unwrap_or(0);
-        let mut members = vec![NOBODY; slots];
+        let mut members = vec![VACANT; slots];
         for (index, source) in (0..).zip(&sources) {
             members[source.slot as usize] = index;
         }
