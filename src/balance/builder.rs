@@ -241,7 +241,6 @@ impl<J> Builder<J> {
         layer
     }
 
-    #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
     pub(super) fn connect<D, T, P>(
         self,
         discover: D,
