@@ -211,7 +211,8 @@ pub trait Target<C> {
 
 /// A target that brings its own service and ignores the shared client.
 ///
-/// For tonic: `Direct(channel)`. Each call clones the service. A balancer shares its
+/// Calls end at the head, and errors are failures. For a gRPC channel, `http::GrpcChannel` judges
+/// statuses too. Each call clones the service. A balancer shares its
 /// endpoints among threads, so the service must be `Send` and `Sync`: box it, if at all, as
 /// tower's `BoxCloneSyncService`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -5,14 +5,14 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 /// Any error, as the services of tower box it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a balanced call.
+/// The error of a balanced call. Clones share one source.
 ///
 /// An error of the endpoint's own service is kept as it was in
 /// [`source`](StdError::source) (or [`find`](Self::find)), beside the endpoint's name. When
 /// no endpoint could be used, [`counts`](Self::counts) says why.
 ///
 /// A timeout above the balancer makes an error of its own, which knows no endpoint:
-/// [`Attempts`](crate::Attempts) tell where the request was.
+/// [`Attempts`](crate::Attempts) list the endpoints that the request was sent to.
 ///
 /// With the feature `tonic`, the errors of calls that were never sent carry a
 /// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`; for
@@ -21,7 +21,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// ```
 /// # fn handle(error: &counterpoise::Error) {
 /// if error.is_unavailable() {
-///     eprintln!("nobody there: {:?}", error.counts());
+///     eprintln!("no endpoint: {:?}", error.counts());
 /// } else if let Some(name) = error.endpoint() {
 ///     eprintln!("{name} failed: {:?}", std::error::Error::source(error));
 /// }

@@ -23,8 +23,8 @@
 //! # The pieces
 //!
 //! - **Endpoints** come from a [`discover`] stream, by key: an [`Endpoint`] is a [`Target`]
-//!   with a weight. [`Direct`] brings its own service, such as a tonic `Channel`;
-//!   `http::Origin` points a shared HTTP client somewhere.
+//!   with a weight. [`Direct`] brings its own service, `http::GrpcChannel` a tonic
+//!   `Channel`; `http::Origin` points a shared HTTP client somewhere.
 //! - A **policy** chooses, see [below](#which-policy).
 //! - **Health** is judged by the outcomes of calls, see [below](#health).
 //! - [`Balance`] is the service, made by [`BalanceLayer`] or [`Balance::new`]; [`Builder`]
@@ -52,14 +52,14 @@
 //!
 //! # Health
 //!
-//! [`Health`] says what happens, [`Classify`] what an answer means, [`Builder::ends`] when a call
+//! [`Health`] says what happens, [`Classify`] what an answer means, [`Builder::judge`] when a call
 //! is over.
 //!
 //! | what goes wrong | what to use |
 //! |---|---|
 //! | an endpoint fails, hangs or refuses connections | on by default: ejected after failures in a row, then tried by one call at a time |
-//! | it answers 5xx, or a gRPC status | `http::Status`, `http::Grpc`; closures; `http::ByTowerHttp` |
-//! | the status is in the trailers | `http::AtBodyEnd` |
+//! | it answers 5xx, or a gRPC status | on by default over `http::Origin` and `http::GrpcChannel`; else `http::Status`, `http::Grpc`; closures; `http::ByTowerHttp` |
+//! | the status is in the trailers | on by default over `http::GrpcChannel`; else `http::AtBodyEnd` |
 //! | it fails now and then, or is slow now and then | [`OutlierDetection`]: compared with its peers |
 //! | it pushes back (429, `RESOURCE_EXHAUSTED`) | on by default with those classifiers: gets less for a while, see [`Overload`] |
 //! | it is new, or just back | [`SlowStart`]: takes up its share little by little |
@@ -95,7 +95,7 @@
 //!   statuses; calls that are over at the end of their bodies; `checks::http_get`.
 //! - `reqwest`: `http::Origin` for `reqwest::Client`; `checks::reqwest_get`. Its calls are over
 //!   at the head: its response cannot be wrapped.
-//! - `tonic`: errors of calls that were never sent reach a tonic client as `Unavailable`.
+//! - `tonic`, which turns `http` on: errors of calls that were never sent reach a tonic client as `Unavailable`.
 //! - `tcp`: `checks::tcp`. `grpc-health`: `checks::grpc_health`.
 //! - `tower-http`: `http::ByTowerHttp`, for the classifiers of tower-http 0.7.
 //! - `tracing`: each [`Event`] is a log event too, of target `counterpoise`: at `warn` for

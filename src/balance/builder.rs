@@ -151,11 +151,11 @@ impl<J> Builder<J> {
         self
     }
 
-    /// Adds a listener that is told what happens to endpoints. Default: none.
+    /// Adds a listener for what happens to endpoints. Default: none.
     ///
-    /// Each event is told once, in order, by whichever call or task brought it about or was
-    /// telling others already; so the listener should be quick. It may look at the balancer, and
-    /// change it. A panic of it goes no further than the panic hook.
+    /// The listener gets each event once, in order. It runs in the call or task that caused the
+    /// event, or in one that delivers others at that moment, so it should be quick. It may read
+    /// the balancer and change it. A panic of the listener goes no further than the panic hook.
     ///
     /// ```
     /// use counterpoise::{Builder, Event};
@@ -241,7 +241,6 @@ impl<J> Builder<J> {
         layer
     }
 
-    #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
     pub(super) fn connect<D, T, P>(
         self,
         discover: D,

@@ -53,14 +53,14 @@ where
 {
     /// Balances over what `discover` yields, with default settings.
     ///
-    /// `discover` is any stream of `Result<Change<K, Endpoint<T>>, E>`. It is followed by a
-    /// spawned task: at once inside a tokio runtime, else from the first call on. The task
+    /// `discover` is any [`Source`]: a stream of `Result<Change<K, Endpoint<T>>, E>`. A spawned
+    /// task follows it: at once inside a tokio runtime, else from the first call on. The task
     /// ends with the stream, or with the last service and layer.
     ///
-    /// Mind the timeout above: a call that it drops counts as a failure of the endpoint only
+    /// A timeout above drops calls. A dropped call counts as a failure of the endpoint only
     /// if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
     /// default 1 s. Under a shorter timeout set that too, or endpoints that hang are never
-    /// ejected. For this and all other settings see [`Builder::layer`].
+    /// ejected. [`Builder::layer`] has this and all other settings.
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
@@ -96,8 +96,7 @@ impl<T, P: Policy, J> BalanceLayer<T, P, J> {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
 
-    /// Returns a future that asks the endpoints how they are; see
-    /// [`Balance::check`].
+    /// Returns a future that checks the endpoints; see [`Balance::check`].
     ///
     /// # Errors
     ///

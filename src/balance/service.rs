@@ -98,8 +98,8 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
         Stats::of(&self.cluster)
     }
 
-    /// Returns a future that asks the endpoints how they are, beside the calls, and ejects those
-    /// that are not well: to be spawned. See [`checks`].
+    /// Returns a future that checks the endpoints beside the calls, and ejects those that fail
+    /// their checks. It has to be spawned. See [`checks`].
     ///
     /// It ends with the last service and layer of the balancer.
     ///
@@ -142,8 +142,8 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
     /// Every policy gives it the share of what is left; at 0 none picks it. One that keeps keys
     /// hands over the rest of the endpoint's keys, always the same ones. The factor has a
     /// resolution of 1/65,536 and stays until the next one, or until the endpoint leaves the set;
-    /// an insert of the same key keeps it. Endpoints are told by name; of several that share one,
-    /// all get it. Cost: that of a rebuild.
+    /// an insert of the same key keeps it. The endpoint is found by its name; if several share
+    /// the name, all get the factor. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
@@ -217,9 +217,9 @@ where
         let chosen = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
         let unready = match chosen {
             Ok(mut picked) => {
-                // Without a task to wake: who is not ready is polled again by the future.
-                let mut nobody = Context::from_waker(Waker::noop());
-                match picked.guard.inside(|| picked.service.poll_ready(&mut nobody)) {
+                // Without a task to wake: the future polls a service again that is not ready.
+                let mut cx = Context::from_waker(Waker::noop());
+                match picked.guard.inside(|| picked.service.poll_ready(&mut cx)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = exclusions.attempts();
                         return ResponseFuture::send(picked, request, attempts, self.judge.clone());

@@ -44,7 +44,7 @@ use crate::{
 /// | `interval` | 10 s | a millisecond to a year |
 ///
 /// By default a call ends when its response begins; what comes later, in a streamed body, is
-/// judged with `http::AtBodyEnd`, see [`Builder::ends`](crate::Builder::ends).
+/// judged with `http::AtBodyEnd`, see [`Builder::judge`](crate::Builder::judge).
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
 ///
 /// ```

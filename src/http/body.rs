@@ -165,7 +165,7 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
 }
 
 pin_project! {
-    /// A body that tells the balancer when it ends.
+    /// A body whose end ends the call.
     ///
     /// Data, trailers, size hint and errors are those of the body inside. Dropping it ends the
     /// call. One that is made by `Default` belongs to no call.
@@ -179,7 +179,7 @@ pin_project! {
 /// What is left of a call whose response has begun.
 struct Follower<E: ClassifyEnd> {
     guard: Guard,
-    /// Judges the end; none if the head has told the outcome.
+    /// Judges the end; none if the outcome is known from the head.
     end: Option<E>,
     to_first_data: bool,
 }
@@ -204,8 +204,8 @@ impl<E: ClassifyEnd> Follower<E> {
         true
     }
 
-    /// Runs the body's code. If it panics, that is a failure, unless the head has told the
-    /// outcome.
+    /// Runs the body's code. If it panics, that is a failure, unless the outcome is
+    /// known from the head.
     fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
         match self.end {
             Some(_) => self.guard.inside(work),

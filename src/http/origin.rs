@@ -61,7 +61,7 @@ impl Origin {
     /// Sets whether a request without a `Host` header gets one with the authority that it
     /// was made for, instead of the endpoint's. Default: false.
     ///
-    /// For servers that tell virtual hosts apart by the name, behind addresses. A request
+    /// For servers that distinguish virtual hosts by the name, behind addresses. A request
     /// that was made for no authority is left alone.
     #[must_use]
     pub fn preserve_host(mut self, preserve: bool) -> Self {
@@ -236,6 +236,11 @@ pub struct AtOrigin<C> {
 }
 
 pub(super) mod sealed {
+    use std::{
+        future::Future,
+        task::{Context, Poll},
+    };
+
     use tower_service::Service;
 
     /// A client under the balancer that takes these requests.
@@ -246,10 +251,30 @@ pub(super) mod sealed {
         note = "an `http::Origin` is reached through the client that `BalanceLayer` wraps: use `BalanceLayer`, not `Balance::new`",
         note = "clients of `http::Request` need counterpoise's feature `http`, `reqwest::Client` the feature `reqwest`"
     )]
-    pub trait Client<Req>: Service<Req> {}
+    pub trait Client<Req> {
+        type Response;
+        type Error;
+        type Future: Future<Output = Result<Self::Response, Self::Error>>;
+
+        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
+
+        fn call(&mut self, request: Req) -> Self::Future;
+    }
 
     #[diagnostic::do_not_recommend]
-    impl<C: Service<Req>, Req> Client<Req> for C {}
+    impl<C: Service<Req>, Req> Client<Req> for C {
+        type Response = C::Response;
+        type Error = C::Error;
+        type Future = C::Future;
+
+        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+            Service::poll_ready(self, cx)
+        }
+
+        fn call(&mut self, request: Req) -> C::Future {
+            Service::call(self, request)
+        }
+    }
 }
 
 impl<C, B> Service<Request<B>> for AtOrigin<C>
@@ -266,7 +291,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> C::Future {
         // Only a path beyond the length limit can fail. The request is then left with a URI
-        // that has no authority: clients refuse it, and nobody else gets it by mistake.
+        // that has no authority: clients refuse it, and no other server gets it by mistake.
         let _too_long = self.origin.redirect(&mut request);
         self.client.call(request)
     }
