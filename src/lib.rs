@@ -107,6 +107,11 @@
 //! Discovery is followed by a task on tokio, or by a [`Driver`] future that you run. Waiting
 //! calls use tokio's timers: the runtime needs its time driver enabled.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!("counterpoise needs a target with atomic operations on 64-bit integers");
+
 mod balance;
 pub mod call;
 pub mod checks;
