@@ -100,6 +100,7 @@ pub trait Target<C> {
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct Direct<S>(pub S);
 
+#[diagnostic::do_not_recommend]
 impl<S: Clone, C> Target<C> for Direct<S> {
     type Service = S;
 

@@ -25,6 +25,7 @@ pub trait Classify<Res, Err> {
     fn classify(&self, result: Result<&Res, &Err>) -> Outcome;
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, Res, Err> Classify<Res, Err> for F
 where
     F: Fn(Result<&Res, &Err>) -> Outcome,

@@ -1,4 +1,4 @@
-//! expects: TODO-sentence
+//! expects: does not know how to use the client
 //! `Direct` clones its service for each call.
 
 use counterpoise::{Balance, Direct, Endpoint, discover, policy::RoundRobin};
