@@ -62,6 +62,11 @@
 //! program runs. Calls that wait use tokio's timers: the runtime needs its time driver enabled.
 //! Linux, macOS, Windows and any other target with the standard library and 64-bit atomics.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!("counterpoise needs a target with atomic operations on 64-bit integers");
+
 mod balance;
 pub mod call;
 pub mod checks;

@@ -122,6 +122,7 @@ where
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<S: Clone, C> Target<C> for Direct<S> {
     type Service = S;
     type Judge = AtHead<ErrorsAreFailures>;
