@@ -160,10 +160,7 @@ impl fmt::Debug for Listener {
 }
 
 impl Events {
-    pub(crate) fn new(mut listeners: Vec<Listener>) -> Self {
-        #[cfg(feature = "tracing")]
-        listeners.insert(0, Listener::new(crate::observe::tracing::trace));
-        listeners.shrink_to_fit();
+    pub(crate) fn new(listeners: Vec<Listener>) -> Self {
         Self { listeners, ..Self::default() }
     }
 

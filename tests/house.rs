@@ -75,19 +75,16 @@ fn there_are_few_rooms() {
 }
 
 #[test]
-#[ignore = "until the imports that it names are mended"]
 fn imports_go_down() {
     none("imports that go up or sideways", &wrong_ways(&imports(), &levels(), &OUTSIDE));
 }
 
 #[test]
-#[ignore = "until the imports that it names are mended"]
 fn imports_name_a_room() {
     none("imports from the crate's root hide their room", &crate_root(&imports(), &OUTSIDE));
 }
 
 #[test]
-#[ignore = "until the imports that it names are mended"]
 fn circles_stay_inside_one_folder() {
     none("modules that import each other", &circles(&imports(), &OUTSIDE));
 }

@@ -1,14 +1,13 @@
 //! Settings, and the ways to build with them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
-use tokio::time::Instant;
 use tower_layer::Layer;
 
-use crate::balance::{layer::BalanceLayer, service::Balance};
+use crate::balance::{connect, layer::BalanceLayer, service::Balance};
 use crate::{
     call::completion::{AtHead, Implied},
-    cluster::{Cluster, settings::Settings, spawn::Spawner},
+    cluster::settings::Settings,
     discover::{Driver, Source},
     error::ConfigError,
     event::{Event, Listener},
@@ -186,7 +185,8 @@ impl<J> Builder<J> {
         P: Policy,
     {
         self.settings.validate()?;
-        Ok(self.spawn(discover, policy))
+        let cluster = connect::spawn(self.settings, discover, policy);
+        Ok(BalanceLayer { cluster, judge: self.judge })
     }
 
     /// Builds a balancer over endpoints that bring their own service, as [`Balance::new`]
@@ -227,33 +227,8 @@ impl<J> Builder<J> {
         P: Policy,
     {
         self.settings.validate()?;
-        Ok(self.connect(discover, policy))
-    }
-
-    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, J>
-    where
-        D: Source<Target = T> + Send + 'static,
-        T: Send + Sync + 'static,
-        P: Policy,
-    {
-        let (layer, driver) = self.connect(discover, policy);
-        layer.cluster.spawner().start(driver);
-        layer
-    }
-
-    pub(super) fn connect<D, T, P>(
-        self,
-        discover: D,
-        policy: P,
-    ) -> (BalanceLayer<T, P, J>, Driver<D, T, P>)
-    where
-        D: Source<Target = T>,
-        P: Policy,
-    {
-        let (spawner, closed) = Spawner::new();
-        let cluster = Arc::new(Cluster::new(policy, self.settings, spawner, Instant::now()));
-        let driver = Driver::new(discover, &cluster, closed);
-        (BalanceLayer { cluster, judge: self.judge }, driver)
+        let (cluster, driver) = connect::connect(self.settings, discover, policy);
+        Ok((BalanceLayer { cluster, judge: self.judge }, driver))
     }
 }
 

@@ -5,13 +5,13 @@ use std::{fmt, sync::Arc};
 use tokio::time::Instant;
 use tower_layer::Layer;
 
-use crate::balance::{builder::Builder, service::Balance};
+use crate::balance::{connect, service::Balance};
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
     call::completion::Implied,
     checks::{self, Checker, Checks, Probe},
-    cluster::Cluster,
+    cluster::{Cluster, settings::Settings},
     discover::{Driver, Source},
     error::{ConfigError, Error},
     health::capacity::CapacityChange,
@@ -60,13 +60,13 @@ where
     /// A timeout above drops calls. A dropped call counts as a failure of the endpoint only
     /// if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
     /// default 1 s. Under a shorter timeout set that too, or endpoints that hang are never
-    /// ejected. [`Builder::layer`] has this and all other settings.
+    /// ejected. [`Builder::layer`](crate::Builder::layer) has this and all other settings.
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
         D: Source<Target = T> + Send + 'static,
     {
-        Builder::new().spawn(discover, policy)
+        Self { cluster: connect::spawn(Settings::default(), discover, policy), judge: Implied }
     }
 
     /// Balances over what `discover` yields, and returns the driver instead of spawning it.
@@ -77,7 +77,8 @@ where
     where
         D: Source<Target = T>,
     {
-        Builder::new().connect(discover, policy)
+        let (cluster, driver) = connect::connect(Settings::default(), discover, policy);
+        (Self { cluster, judge: Implied }, driver)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What users hold: the layer, its builder, the service.
 
 mod builder;
+mod connect;
 mod layer;
 mod service;
 

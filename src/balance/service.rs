@@ -10,13 +10,12 @@ use std::{
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_layer::Layer;
 use tower_service::Service;
 
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
-    balance::layer::BalanceLayer,
+    balance::connect,
     call::{
         attempts::Attempts,
         completion::{Implied, Judge},
@@ -28,7 +27,7 @@ use crate::{
 };
 use crate::{
     checks::{self, Checker, Checks, Probe},
-    cluster::{Cluster, node::NodeState},
+    cluster::{Cluster, node::NodeState, settings::Settings},
     discover::Source,
     endpoint::Target,
     error::{BoxError, ConfigError, Error},
@@ -42,7 +41,7 @@ use crate::{
 
 /// Spreads calls over a live set of endpoints.
 ///
-/// Made by [`BalanceLayer`] around a client that all endpoints share, or by
+/// Made by [`BalanceLayer`](crate::BalanceLayer) around a client that all endpoints share, or by
 /// [`Balance::new`] for endpoints that bring their own service. Clones are cheap (one
 /// `Arc` and the client) and share endpoints, health and counters. No `Buffer` is needed.
 ///
@@ -78,14 +77,15 @@ where
 {
     /// Balances over endpoints that bring their own service, with default settings.
     ///
-    /// The same as layering [`BalanceLayer::new`] on `()`; see there for how discovery is
+    /// The same as layering [`BalanceLayer::new`](crate::BalanceLayer::new) on `()`; see there for how discovery is
     /// driven. For other settings see [`Builder::balance`](crate::Builder::balance).
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
         D: Source<Target = T> + Send + 'static,
     {
-        BalanceLayer::new(discover, policy).layer(())
+        let cluster = connect::spawn(Settings::default(), discover, policy);
+        Self { cluster, client: (), judge: Implied }
     }
 }
 

@@ -106,8 +106,7 @@ impl Attempts {
     /// Returns whether the request was sent to the endpoint, or is to avoid it.
     pub(crate) fn contains(&self, node: &NodeState) -> bool {
         let log = lock(&self.0);
-        log.attempts.iter().any(|attempt| attempt.id == node.id)
-            || log.avoided.iter().any(|name| *name == node.name)
+        log.attempts.iter().any(|attempt| attempt.id == node.id) || log.avoided.contains(&node.name)
     }
 }
 

@@ -206,16 +206,9 @@ impl<T, B> Search<'_, T, B> {
         if !self.snapshot.is_open(index) || self.exclusions.excludes(state) {
             return None;
         }
-        let full = self.held.is_some_and(|held| !has_room(self.snapshot, held, index));
+        let full = self.held.is_some_and(|held| !self.snapshot.has_room(held, index));
         Some(Rank::new(full, self.exclusions.was_tried(state), state.is_unready()))
     }
-}
-
-/// Returns whether a member may hold one more call: one without a share, if it holds none.
-pub(super) fn has_room<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
-    let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
-    let node = snapshot.nodes.get(index);
-    node.is_some_and(|node| held.has_room(node.state.id, share))
 }
 
 /// Finds the member that the policy chose.

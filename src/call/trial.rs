@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{exclusions::Exclusions, guard::Guard, pick::has_room, view::View};
+use super::{exclusions::Exclusions, guard::Guard, view::View};
 use crate::{
     cluster::{Cluster, node::Node, snapshot::Snapshot},
     health::evidence::{Admission, AdmissionKind, State},
-    load::bounded::Held,
     policy::{Candidates, PickContext, Picker, Policy},
 };
 
@@ -79,7 +78,7 @@ where
     let held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
     let takes = |index: usize| {
         let node = snapshot.nodes.get(index);
-        let has_room = held.as_ref().is_none_or(|held| has_room_to_try(snapshot, held, index));
+        let has_room = held.as_ref().is_none_or(|held| snapshot.has_room_to_try(held, index));
         has_room && node.is_some_and(|node| node.state.is_open())
     };
     let mut passed = 0;
@@ -97,11 +96,4 @@ where
             return Claim::None;
         }
     }
-}
-
-/// Returns whether a member may hold the call that tries it. An ejected one has no share, and gets
-/// that one call whatever it holds from before, since that may last.
-pub(super) fn has_room_to_try<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
-    let has_share = snapshot.shares.get(index).is_some_and(|&share| share > 0.0);
-    !has_share || has_room(snapshot, held, index)
 }

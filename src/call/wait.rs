@@ -16,8 +16,7 @@ use crate::call::{
     deadline::{Alarm, Clock, Place},
     exclusions::Exclusions,
     guard::Guard,
-    pick::{self, Missed, Picked, has_room},
-    trial::has_room_to_try,
+    pick::{self, Missed, Picked},
 };
 use crate::{
     cluster::{Cluster, discovery::Told},
@@ -303,9 +302,9 @@ fn take_permit<T, P: Policy>(cluster: &Cluster<T, P>, guard: &mut Guard) -> bool
     };
     let mut held = bounded.lock();
     let has_room = if guard.is_trial() {
-        has_room_to_try(&snapshot, &held, index)
+        snapshot.has_room_to_try(&held, index)
     } else {
-        has_room(&snapshot, &held, index)
+        snapshot.has_room(&held, index)
     };
     if has_room {
         guard.set_permit(held.start(bounded, id));

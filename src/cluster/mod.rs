@@ -10,7 +10,7 @@ mod deadlines;
 pub(crate) mod discovery;
 pub(crate) mod node;
 pub(crate) mod nodes;
-mod publish;
+pub(crate) mod publish;
 mod reports;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
@@ -25,10 +25,9 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 
-pub(crate) use self::publish::Prepared;
 use self::{
     core::Core, deadlines::Deadlines, discovery::Progress, node::Node, nodes::Changes,
-    publish::GATHER, settings::Settings, snapshot::Snapshot, spawn::Spawner,
+    settings::Settings, snapshot::Snapshot, spawn::Spawner,
 };
 use crate::{
     error::{BoxError, Counts, Error, ErrorKind},
@@ -145,17 +144,6 @@ impl<T, P: Policy> Cluster<T, P> {
     ) -> R {
         let locked = lock(&self.locked);
         read(&locked.core, &self.snapshot.load(), locked.unpublished.is_empty())
-    }
-
-    /// Returns when something is due that was not due at an instant at which the call looked
-    /// last: that may have been of no use to it, and hides nothing.
-    pub(crate) fn next_due(&self, seen: Option<Instant>) -> Option<Instant> {
-        let due = self.deadlines.next()?;
-        let Some(seen) = seen.filter(|&seen| due <= seen) else { return Some(due) };
-        let locked = lock(&self.locked);
-        let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
-        let others = [publication, locked.core.next_move()].into_iter().flatten();
-        others.filter(|&at| at > seen).chain(locked.core.next_trial_after(seen)).min()
     }
 
     /// Waits until the set has `count` members.

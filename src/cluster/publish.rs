@@ -34,7 +34,7 @@ const LARGE: usize = 1_024;
 
 /// How long the transitions of a large set are gathered. Their health words are set at once all
 /// the same, so no call goes to an ejected endpoint.
-pub(super) const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(10);
 
 impl<T, P: Policy> Cluster<T, P> {
     /// Returns whether something is due. Cost: one load while all endpoints are healthy.
@@ -46,6 +46,17 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Returns whether an endpoint waits for its trial.
     pub(crate) fn is_trial_due(&self, now: Instant) -> bool {
         self.deadlines.is_trial_due(now)
+    }
+
+    /// Returns when something is due that was not due at an instant at which the call looked
+    /// last: that may have been of no use to it, and hides nothing.
+    pub(crate) fn next_due(&self, seen: Option<Instant>) -> Option<Instant> {
+        let due = self.deadlines.next()?;
+        let Some(seen) = seen.filter(|&seen| due <= seen) else { return Some(due) };
+        let locked = lock(&self.locked);
+        let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
+        let others = [publication, locked.core.next_move()].into_iter().flatten();
+        others.filter(|&at| at > seen).chain(locked.core.next_trial_after(seen)).min()
     }
 
     /// Publishes what was gathered, whatever its age.

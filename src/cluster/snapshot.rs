@@ -1,6 +1,6 @@
 //! The immutable view that one pick works on: the hinge between the sides.
 
-use crate::{cluster::nodes::Nodes, error::Counts};
+use crate::{cluster::nodes::Nodes, error::Counts, load::bounded::Held};
 
 /// Everything a pick may depend on, of one generation.
 #[derive(Debug)]
@@ -45,5 +45,19 @@ impl<T, B> Snapshot<T, B> {
     pub(crate) fn is_open(&self, index: usize) -> bool {
         let node = self.nodes.get(index);
         node.is_some_and(|node| node.state.health.admit(self.panic).is_some())
+    }
+
+    /// Returns whether a member may hold one more call: one without a share, if it holds none.
+    pub(crate) fn has_room(&self, held: &Held, index: usize) -> bool {
+        let share = self.shares.get(index).copied().unwrap_or(0.0);
+        let node = self.nodes.get(index);
+        node.is_some_and(|node| held.has_room(node.state.id, share))
+    }
+
+    /// Returns whether a member may hold the call that tries it. An ejected one has no share, and
+    /// gets that one call whatever it holds from before, since that may last.
+    pub(crate) fn has_room_to_try(&self, held: &Held, index: usize) -> bool {
+        let has_share = self.shares.get(index).is_some_and(|&share| share > 0.0);
+        !has_share || self.has_room(held, index)
     }
 }

@@ -8,10 +8,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Cluster, Locked, Prepared,
+    Cluster, Locked,
     batch::Batch,
     core::{Change, Effects, Input, Occasion, WordChange},
     node::Node,
+    publish::Prepared,
 };
 use crate::{
     health::{

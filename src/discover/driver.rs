@@ -21,8 +21,9 @@ use tower::discover::{Change, Discover};
 
 use crate::{
     cluster::{
-        Cluster, Prepared,
+        Cluster,
         batch::{Batch, Recorder},
+        publish::Prepared,
     },
     discover::source::Source,
     endpoint::Endpoint,

@@ -9,6 +9,7 @@ pub(crate) mod ejection;
 pub(crate) mod evidence;
 pub(crate) mod factors;
 pub(crate) mod fisher;
+pub(crate) mod latency_weights;
 pub(crate) mod outcome;
 pub(crate) mod outliers;
 pub(crate) mod overload;
@@ -19,8 +20,8 @@ pub(crate) mod tally;
 
 pub use capacity::CapacityChange;
 pub use classify::ErrorsAreFailures;
+pub use latency_weights::LatencyWeights;
 pub use outliers::OutlierDetection;
 pub use overload::Overload;
-pub use pace::LatencyWeights;
 pub use settings::PanicMode;
 pub use slow_start::SlowStart;

@@ -16,6 +16,7 @@ mod needs;
 mod p2c;
 mod peak_ewma;
 mod random;
+mod result;
 mod round_robin;
 mod shuffle;
 mod smooth_weighted;
@@ -31,6 +32,7 @@ pub use members::{Member, Members};
 pub use needs::Needs;
 pub use peak_ewma::PeakEwma;
 pub use random::Random;
+pub use result::PickResult;
 pub(crate) use round_robin::rotate;
 pub use round_robin::{ModuloRoundRobin, RoundRobin};
 pub use smooth_weighted::SmoothWeighted;
@@ -127,21 +129,4 @@ pub trait Picker<Req: ?Sized> {
         let _ = request;
         cx.shuffle(skip, out);
     }
-}
-
-/// What a pick chose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PickResult {
-    /// The member at this index of the [`Members`] from which the picker was built.
-    ///
-    /// If it may not be picked now, another one is taken. An index that is out of range is an
-    /// error of the call.
-    Member(usize),
-    /// Any eligible member: the balancer rotates over them, whatever their weights.
-    Any,
-    /// None: the call fails, for this reason.
-    Refuse(&'static str),
-    /// The picker is used up: the next one is built from it, and picks instead.
-    Renew,
 }

@@ -1,0 +1,42 @@
+//! How a balancer and its driver are connected.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::{
+    cluster::{Cluster, settings::Settings, spawn::Spawner},
+    discover::{Driver, Source},
+    policy::Policy,
+};
+
+/// Makes what all clones of a balancer share, and has the driver spawned.
+pub(super) fn spawn<D, T, P>(settings: Settings, discover: D, policy: P) -> Arc<Cluster<T, P>>
+where
+    D: Source<Target = T> + Send + 'static,
+    T: Send + Sync + 'static,
+    P: Policy,
+{
+    let (cluster, driver) = connect(settings, discover, policy);
+    cluster.spawner().start(driver);
+    cluster
+}
+
+/// Makes what all clones of a balancer share, and the driver.
+#[cfg_attr(not(feature = "tracing"), allow(unused_mut, reason = "log events are a listener"))]
+pub(super) fn connect<D, T, P>(
+    mut settings: Settings,
+    discover: D,
+    policy: P,
+) -> (Arc<Cluster<T, P>>, Driver<D, T, P>)
+where
+    D: Source<Target = T>,
+    P: Policy,
+{
+    #[cfg(feature = "tracing")]
+    settings.listeners.insert(0, crate::event::Listener::new(crate::observe::tracing::trace));
+    let (spawner, closed) = Spawner::new();
+    let cluster = Arc::new(Cluster::new(policy, settings, spawner, Instant::now()));
+    let driver = Driver::new(discover, &cluster, closed);
+    (cluster, driver)
+}
