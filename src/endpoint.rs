@@ -81,7 +81,9 @@ impl<T> Endpoint<T> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not know how to use the client `{C}`",
-    note = "an `http::Origin` needs a client under the balancer: use `BalanceLayer`, not `Balance::new`"
+    label = "not a target for this client",
+    note = "the service in `Direct` or `http::GrpcChannel`, and the client under an `http::Origin`, must be `Clone`",
+    note = "a target of your own needs `impl Target<{C}>`"
 )]
 pub trait Target<C> {
     /// The service that calls this endpoint.
@@ -111,6 +113,7 @@ pub trait Target<C> {
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct Direct<S>(pub S);
 
+#[diagnostic::do_not_recommend]
 impl<S: Clone, C> Target<C> for Direct<S> {
     type Service = S;
     type Judge = AtHead<ErrorsAreFailures>;
