@@ -189,7 +189,9 @@ impl<T> Endpoint<T> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not know how to use the client `{C}`",
-    note = "an `http::Origin` needs a client under the balancer: use `BalanceLayer`, not `Balance::new`"
+    label = "not a target for this client",
+    note = "the service in `Direct` or `http::GrpcChannel`, and the client under an `http::Origin`, must be `Clone`",
+    note = "a target of your own needs `impl Target<{C}>`"
 )]
 pub trait Target<C> {
     /// The service that calls this endpoint.

@@ -27,6 +27,7 @@ use crate::{
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct GrpcChannel<S>(pub S);
 
+#[diagnostic::do_not_recommend]
 impl<S: Clone, C> Target<C> for GrpcChannel<S> {
     type Service = S;
     type Judge = AtBodyEnd<Grpc>;

@@ -219,6 +219,7 @@ impl fmt::Display for OriginError {
 
 impl StdError for OriginError {}
 
+#[diagnostic::do_not_recommend]
 impl<C: Clone> Target<C> for Origin {
     type Service = AtOrigin<C>;
     type Judge = AtHead<Status>;

@@ -80,7 +80,7 @@ pub struct EndpointStats {
     /// checks have to pass first.
     pub returns_in: Option<Duration>,
     /// Calls that run now: sent, and not over. When that is: see
-    /// [`Builder::ends`](crate::Builder::ends).
+    /// [`Builder::judge`](crate::Builder::judge).
     pub in_flight: u64,
     /// Calls that were sent here.
     pub picks: u64,

@@ -17,7 +17,7 @@ use crate::policy::{
 /// "The power of two choices in randomized load balancing", 2001.)
 ///
 /// In flight are calls that were sent and have not ended, and calls that wait for the endpoint
-/// to become ready. When a call ends: see [`Builder::ends`](crate::Builder::ends). An endpoint that
+/// to become ready. When a call ends: see [`Builder::judge`](crate::Builder::judge). An endpoint that
 /// fails at once holds few calls and so looks good until it is ejected: where ejections are off, or
 /// limited, or failures come now and then, have failures count with [`penalty`](Self::penalty).
 ///
