@@ -67,7 +67,7 @@ fn weights(vector: &Value) -> Vec<u32> {
 
 #[test]
 fn golden_nginx_wrr() {
-    let vectors = golden(include_str!("../golden/nginx_wrr.json"));
+    let vectors = golden(include_str!("../../golden/nginx_wrr.json"));
     assert_eq!(vectors.len(), 39);
     for vector in vectors {
         let want = numbers(&vector["picks"]);
@@ -77,7 +77,7 @@ fn golden_nginx_wrr() {
 
 #[test]
 fn golden_swrr_model() {
-    let vectors = golden(include_str!("../golden/swrr_model.json"));
+    let vectors = golden(include_str!("../../golden/swrr_model.json"));
     assert_eq!(vectors.len(), 201);
     for vector in vectors {
         let want = numbers(&vector["picks"]);
@@ -87,7 +87,7 @@ fn golden_swrr_model() {
 
 #[test]
 fn golden_haproxy_counts() {
-    for vector in golden(include_str!("../golden/haproxy_rr.json")) {
+    for vector in golden(include_str!("../../golden/haproxy_rr.json")) {
         let weights = weights(&vector);
         let cycle = usize::try_from(vector["cycle"].as_u64().unwrap()).unwrap();
         let counts = smooth(&weights).counts(weights.len(), cycle);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::table::{Fail, Table};
 
 fn keys() -> Vec<String> {
-    let file: Value = serde_json::from_str(include_str!("../golden/keys.json")).unwrap();
+    let file: Value = serde_json::from_str(include_str!("../../../golden/keys.json")).unwrap();
     let keys = file["keys"].as_array().unwrap().iter();
     let keys: Vec<_> = keys.map(|key| key.as_str().unwrap().to_owned()).collect();
     assert_eq!(keys.len(), 477);
@@ -64,7 +64,7 @@ fn assert_picks<S: Structure>(
 #[test]
 fn golden_nginx_hash() {
     let mut seen = 0;
-    for set in sets(include_str!("../golden/nginx_hash.json")) {
+    for set in sets(include_str!("../../../golden/nginx_hash.json")) {
         let (members, names) = (members(&set), names(&set["servers"]));
         let out = [numbers(&set["down"]), numbers(&set["refuses"])].concat();
         let lost = if set["mode"] == "consistent" {
@@ -83,7 +83,7 @@ fn golden_nginx_hash() {
 }
 
 fn envoy(kind: &str) -> Vec<Value> {
-    let sets = sets(include_str!("../golden/envoy_hash.json"));
+    let sets = sets(include_str!("../../../golden/envoy_hash.json"));
     sets.into_iter().filter(|set| set["kind"] == kind).collect()
 }
 
@@ -175,7 +175,7 @@ mod haproxy {
 #[test]
 fn golden_haproxy_hash() {
     let mut seen = 0;
-    for set in sets(include_str!("../golden/haproxy_hash.json")) {
+    for set in sets(include_str!("../../../golden/haproxy_hash.json")) {
         let kind = set["hash_type"].as_str().unwrap();
         let own: Option<fn(&[u8]) -> u64> = match kind {
             "consistent" => None,

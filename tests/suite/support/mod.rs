@@ -1,5 +1,15 @@
 //! Endpoints that do what a test tells them.
 
+pub(crate) mod bed;
+pub(crate) mod body_bed;
+pub(crate) mod fleet;
+pub(crate) mod keyed_bed;
+pub(crate) mod numbers;
+pub(crate) mod outlier_bed;
+pub(crate) mod probes;
+pub(crate) mod servers;
+pub(crate) mod table;
+
 use std::{
     collections::HashMap,
     fmt,

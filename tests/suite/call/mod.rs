@@ -1,0 +1,3 @@
+//! Calls that wait, are retried and end.
+
+pub(crate) mod attacks;

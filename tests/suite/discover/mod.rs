@@ -1,0 +1,3 @@
+//! How the set follows discovery.
+
+mod discovery;
