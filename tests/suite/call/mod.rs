@@ -1,3 +1,9 @@
 //! Calls that wait, are retried and end.
 
 pub(crate) mod attacks;
+mod panics;
+mod readiness;
+mod refusals;
+mod retries;
+mod waiting;
+mod waiting_changes;

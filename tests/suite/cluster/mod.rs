@@ -2,8 +2,9 @@
 
 mod build_attacks;
 mod builds;
-mod lifetime;
+mod drivers;
 mod lifetime_attacks;
+mod memory;
 mod panics;
 mod snapshots;
 mod startup;

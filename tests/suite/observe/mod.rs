@@ -1,5 +1,6 @@
 //! Events, statistics and metrics.
 
+mod attempts;
 pub(crate) mod event_attacks;
 mod events;
 mod purity;

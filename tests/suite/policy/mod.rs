@@ -2,6 +2,7 @@
 
 pub(crate) mod affinity;
 mod distribution;
+mod misbehaving;
 mod overflow;
 mod rotation;
 mod smooth_weighted;

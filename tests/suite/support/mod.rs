@@ -9,6 +9,7 @@ pub(crate) mod outlier_bed;
 pub(crate) mod probes;
 pub(crate) mod servers;
 pub(crate) mod table;
+pub(crate) mod waiting;
 
 use std::{
     collections::HashMap,
