@@ -5,6 +5,7 @@
 
 mod balance;
 mod call;
+mod cases;
 mod checks;
 mod cluster;
 mod discover;
