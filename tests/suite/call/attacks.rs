@@ -94,7 +94,7 @@ pub(crate) async fn attend<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> 
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
-    let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Open));
+    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Open));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
@@ -105,7 +105,7 @@ async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_does_not_go_to_a_service_that_was_replaced() {
-    let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Shut));
+    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Shut));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
@@ -120,20 +120,20 @@ async fn a_waiting_call_does_not_go_to_a_service_that_was_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_lets_go_of_a_service_that_was_replaced() {
-    let (old, new) = (Probe::new("old", Gate::Shut), Probe::new("new", Gate::Shut));
+    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Shut));
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
     handle.insert("x", new.endpoint());
     assert!(attend(&mut call).await.is_none());
-    assert_eq!(old.site.instances(), 1, "a waiting call keeps the former service alive");
+    assert_eq!(old.instances(), 1, "a waiting call keeps the former service alive");
 }
 
 // ===== endpoints that are drained and filled again =====
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_sees_an_endpoint_that_was_drained_for_a_while() {
-    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
+    let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Shut));
     let probes = [("a", &a), ("b", &b)];
     let (_handle, mut balance) = over(&probes, Builder::new(), RoundRobin::new()).await;
     let mut waiting = task::spawn(balance.call(()));
@@ -148,7 +148,7 @@ async fn a_waiting_call_sees_an_endpoint_that_was_drained_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_blames_nobody_for_an_endpoint_that_was_drained_for_a_while() {
-    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
+    let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Shut));
     let probes = [("a", &a), ("b", &b)];
     let (handle, mut balance) = over(&probes, Builder::new(), RoundRobin::new()).await;
     let mut waiting = task::spawn(balance.call(()));
@@ -168,7 +168,7 @@ async fn a_waiting_call_blames_nobody_for_an_endpoint_that_was_drained_for_a_whi
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waited_for_readiness_may_still_wait_for_endpoints() {
-    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Open));
     let builder = Builder::new().wait_when_empty(true);
     let (handle, mut balance) = over(&[("a", &a)], builder, RoundRobin::new()).await;
     let mut waiting = task::spawn(balance.call(()));
@@ -187,7 +187,7 @@ async fn a_call_that_waited_for_readiness_may_still_wait_for_endpoints() {
 
 /// Both endpoints ejected by their own readiness, and not ready.
 async fn outage(leash: &Leash) -> (Probe, Probe, Probes<Leash>) {
-    let (a, b) = (Probe::new("a", Gate::Fails), Probe::new("b", Gate::Fails));
+    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Fails));
     let builder = Builder::new().health(eject1());
     let (handle, mut balance) = over(&[("a", &a), ("b", &b)], builder, leash.clone()).await;
     call(&mut balance).await.unwrap_err();
@@ -236,7 +236,7 @@ async fn calls_that_wait_in_an_outage_do_not_wake_each_other_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
-    let (a, b) = (Probe::new("a", Gate::Fails), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Open));
     let builder = Builder::new().health(eject1());
     let (_handle, balance) = over(&[("a", &a), ("b", &b)], builder, RoundRobin::new()).await;
     let attempts = Attempts::new();
@@ -256,7 +256,7 @@ async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_was_drained_under_a_waiting_call_does_not_make_it_spin() {
-    let (a, b) = (Probe::new("a", Gate::Fails), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Open));
     let builder = Builder::new().health(eject1());
     let leash = Leash::default();
     let (_handle, mut balance) = over(&[("a", &a), ("b", &b)], builder, leash).await;
@@ -279,7 +279,7 @@ async fn a_trial_that_was_drained_under_a_waiting_call_does_not_make_it_spin() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_moves_between_tasks_wakes_the_last_one() {
-    let a = Probe::new("a", Gate::Shut);
+    let a = Probe::gated("a", Gate::Shut);
     let (_handle, mut balance) = over(&[("a", &a)], Builder::new(), RoundRobin::new()).await;
     let mut future = Box::pin(balance.call(()));
     let mut wakers = Vec::new();
@@ -301,7 +301,7 @@ async fn a_future_that_moves_between_tasks_wakes_the_last_one() {
 #[tokio::test(start_paused = true)]
 async fn a_future_that_moves_between_tasks_hears_of_a_new_set() {
     let (handle, changes) = discover::channel();
-    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Open));
     handle.insert("a", a.endpoint());
     let mut balance = Builder::new().balance(changes, RoundRobin::new()).unwrap();
     settle().await;
@@ -322,7 +322,7 @@ async fn a_future_that_moves_between_tasks_hears_of_a_new_set() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_waiting_calls_is_exact_in_any_order_of_ends() {
-    let a = Probe::new("a", Gate::Shut);
+    let a = Probe::gated("a", Gate::Shut);
     let builder = Builder::new().max_waiting(7);
     let (_handle, mut balance) = over(&[("a", &a)], builder, RoundRobin::new()).await;
     let mut waiting = std::collections::VecDeque::new();
@@ -357,7 +357,7 @@ async fn the_number_of_waiting_calls_is_exact_in_any_order_of_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_wakeup_is_lost_between_publication_and_poll() {
     // The set is empty and full in turn, as fast as it goes, while calls wait for it.
-    let a = Probe::new("a", Gate::Open);
+    let a = Probe::gated("a", Gate::Open);
     let (handle, changes) = discover::channel();
     let builder = Builder::new().wait_when_empty(true).wait_for_endpoints(Duration::from_secs(600));
     let balance = builder.balance(changes, RoundRobin::new()).unwrap();

@@ -47,7 +47,7 @@ async fn failed_once<T: Target<(), Service = Probe> + Send + Sync + 'static>(
     assert_eq!((node.picks, node.failures, node.consecutive_failures, node.drops), (1, 1, 1, 0));
     drop(balance);
     settle().await;
-    assert_eq!(probe.site.instances(), 1);
+    assert_eq!(probe.instances(), 1);
 }
 
 async fn panics_in_call<T>(balance: &mut Balance<T, RoundRobin>)
@@ -60,19 +60,19 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_attach_is_a_failure_and_reaches_the_caller() {
-    let probe = Probe::new("a", Gate::Open);
+    let probe = Probe::gated("a", Gate::Open);
     failed_once(Unattachable, &probe, panics_in_call).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_poll_ready_is_a_failure_and_reaches_the_caller() {
-    let probe = Probe::new("a", Gate::Panics);
+    let probe = Probe::gated("a", Gate::Panics);
     failed_once(Direct(probe.clone()), &probe, panics_in_call).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_poll_ready_during_a_wait_is_a_failure_and_reaches_the_caller() {
-    let probe = Probe::new("a", Gate::Shut);
+    let probe = Probe::gated("a", Gate::Shut);
     failed_once(Direct(probe.clone()), &probe, async |balance| {
         let waiting = tokio::spawn(balance.clone().oneshot(()));
         settle().await;
@@ -85,7 +85,7 @@ async fn a_panic_in_poll_ready_during_a_wait_is_a_failure_and_reaches_the_caller
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_future_is_a_failure_and_reaches_the_caller() {
-    let probe = Probe::new("a", Gate::Open);
+    let probe = Probe::gated("a", Gate::Open);
     probe.act(Act::Panic);
     failed_once(Direct(probe.clone()), &probe, async |balance| {
         let running = tokio::spawn(balance.clone().oneshot(()));

@@ -159,7 +159,7 @@ async fn b107_a_timeout_above_covers_the_wait() {
         assert!(error.is::<Elapsed>());
         assert_eq!(start.elapsed(), second);
         assert_eq!(balance.stats().waiting, 0);
-        let (a, b) = (a.site.instances(), b.site.instances());
+        let (a, b) = (a.instances(), b.instances());
         assert_eq!((a, b), (2, 2), "no service is left behind");
     }
     for_each_policy!(case);

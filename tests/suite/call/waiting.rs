@@ -82,7 +82,7 @@ async fn b102_a_timeout_around_each_caller_bounds_the_wait() {
 async fn b104_one_ready_endpoint_of_a_thousand_serves_the_call() {
     async fn case<P: Pick<()>>(policy: P) {
         let all: Vec<_> = (0..1_000)
-            .map(|i| Probe::new(name("p", i), if i == 777 { Gate::Open } else { Gate::Shut }))
+            .map(|i| Probe::gated(name("p", i), if i == 777 { Gate::Open } else { Gate::Shut }))
             .collect();
         let refs: Vec<_> = all.iter().collect();
         let mut balance = over(Builder::new(), &refs, policy).await;
@@ -182,7 +182,7 @@ async fn waiting_calls_that_are_dropped_take_no_place_and_leave_no_trace() {
     let stats = balance.stats();
     let node = stats.endpoint("0").unwrap();
     assert_eq!((stats.waiting, node.in_flight, node.drops, node.failures), (0, 0, 0, 0));
-    assert_eq!(a.site.instances(), 2, "the member's and the test's own");
+    assert_eq!(a.instances(), 2, "the member's and the test's own");
 }
 
 #[tokio::test(start_paused = true)]

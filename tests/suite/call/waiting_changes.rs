@@ -18,7 +18,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_removed_endpoints_ends_with_the_set() {
-    let a = Probe::new("a", Gate::Shut);
+    let a = Probe::gated("a", Gate::Shut);
     let (handle, changes) = discover::channel();
     handle.insert("a", a.endpoint());
     let balance = Balance::new(changes, RoundRobin::new());
@@ -31,12 +31,12 @@ async fn a_call_that_waits_for_removed_endpoints_ends_with_the_set() {
     // An empty set fails at once, unless waiting is configured.
     let Poll::Ready(Err(error)) = waiting.poll() else { panic!("it waits for nobody") };
     assert_eq!(error.kind(), ErrorKind::Empty);
-    assert_eq!(a.site.instances(), 1);
+    assert_eq!(a.instances(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_a_removed_endpoint_goes_to_the_next_that_joins() {
-    let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Open));
     let (handle, changes) = discover::channel();
     handle.insert("a", a.endpoint());
     let balance = Balance::new(changes, RoundRobin::new());
@@ -47,7 +47,7 @@ async fn a_call_that_waits_for_a_removed_endpoint_goes_to_the_next_that_joins() 
     settle().await;
     assert_eq!(waiting.await.unwrap(), Answer::From("b"));
     a.turn(Gate::Open);
-    assert_eq!((a.calls(), b.calls(), a.site.instances()), (0, 1, 1));
+    assert_eq!((a.calls(), b.calls(), a.instances()), (0, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -176,7 +176,7 @@ async fn woken<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_tries_who_is_due_when_the_checks_let_it_in() {
-    let (a, b) = (Probe::new("a", Gate::Open), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::Open), Probe::gated("b", Gate::Open));
     let builder = Builder::new().health(eject1());
     let (_handle, mut balance) = over(&[("a", &a), ("b", &b)], builder, RoundRobin::new()).await;
     let ills = Ills::default();
@@ -221,7 +221,7 @@ impl Service<Reply> for Balky {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_tries_who_has_been_on_trial_for_a_base_period() {
-    let gates = ["a", "b"].map(|name| Probe::new(name, Gate::Open));
+    let gates = ["a", "b"].map(|name| Probe::gated(name, Gate::Open));
     let endpoint = |gate: &Probe| {
         let gate = gate.clone();
         endpoint().map(|echo| Direct(Balky { echo, gate }))

@@ -24,7 +24,7 @@ use tower::{BoxError, Layer, Service, ServiceExt, discover::Change};
 
 use crate::{
     bed::SECOND,
-    support::{Act, Site, Sites},
+    support::{Act, Gate, Scripted, Site, Sites},
 };
 
 type Deed = Box<dyn FnMut(usize) + Send>;
@@ -72,21 +72,8 @@ impl<Req> Pick<Req> for Staged {
 }
 
 /// A service that is ready or never is, and answers with its number.
-#[derive(Debug, Clone)]
-struct Fixed(u32, bool);
-
-impl Service<()> for Fixed {
-    type Response = u32;
-    type Error = String;
-    type Future = std::future::Ready<Result<u32, String>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        if self.1 { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        std::future::ready(Ok(self.0))
-    }
+fn fixed(number: u32, is_ready: bool) -> Endpoint<Direct<Scripted<u32>>> {
+    Scripted::gated(number, if is_ready { Gate::Open } else { Gate::Shut }).endpoint()
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -108,11 +95,11 @@ fn a_call_that_begins_during_a_replacement_goes_to_the_new_service() {
     });
     let (handle, changes) = discover::channel();
     let (layer, driver) = Builder::new().starting_at(0).pair(changes, policy).unwrap();
-    let mut balance: Balance<Direct<Fixed>, _> = layer.layer(());
+    let mut balance: Balance<Direct<Scripted<u32>>, _> = layer.layer(());
     let mut driver = Box::pin(driver);
-    handle.insert("a", Endpoint::new(Direct(Fixed(1, false))));
+    handle.insert("a", fixed(1, false));
     assert!(poll(driver.as_mut()).is_pending());
-    handle.insert("a", Endpoint::new(Direct(Fixed(2, true))));
+    handle.insert("a", fixed(2, true));
     let writer = std::thread::spawn(move || {
         assert!(poll(driver.as_mut()).is_pending());
         driver
@@ -320,11 +307,11 @@ fn a_call_that_waits_does_not_wait_at_the_door() {
     });
     let (handle, changes) = discover::channel();
     let (layer, driver) = Builder::new().starting_at(0).pair(changes, policy).unwrap();
-    let mut balance: Balance<Direct<Fixed>, _> = layer.layer(());
+    let mut balance: Balance<Direct<Scripted<u32>>, _> = layer.layer(());
     let mut driver = Box::pin(driver);
-    handle.insert("a", Endpoint::new(Direct(Fixed(1, false))));
+    handle.insert("a", fixed(1, false));
     assert!(poll(driver.as_mut()).is_pending());
-    handle.insert("b", Endpoint::new(Direct(Fixed(2, true))));
+    handle.insert("b", fixed(2, true));
     let writer = std::thread::spawn(move || {
         assert!(poll(driver.as_mut()).is_pending());
         driver

@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    future::{Future, Ready, ready},
+    future::{Future, ready},
     pin::Pin,
     sync::{
         Arc,
@@ -22,12 +22,12 @@ use counterpoise::{
 };
 use futures::FutureExt;
 use tokio_test::task;
-use tower::{Layer, Service};
+use tower::{Layer, Service, service_fn};
 
 use crate::{
     bed::{SECOND, eject1},
     probes::{Gate, Probe, call},
-    support::{Answer, Site, settle},
+    support::{Answer, Broken, Site, settle},
     table::{Fail, Table},
 };
 
@@ -73,28 +73,11 @@ async fn a_target_that_panics_when_it_is_dropped_does_not_end_discovery() {
     assert_eq!((stats.discovery, stats.endpoints.len()), (Discovery::Following, 2));
 }
 
-/// A service that may fail, and may panic when it is dropped after it was called.
+/// Panics once when it is dropped after a call.
 #[derive(Clone, Default)]
 struct Ash {
     called: bool,
-    fails: Arc<AtomicBool>,
     panics: Arc<AtomicBool>,
-}
-
-impl Service<()> for Ash {
-    type Response = ();
-    type Error = std::io::Error;
-    type Future = Ready<Result<(), std::io::Error>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), std::io::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        self.called = true;
-        let fails = self.fails.load(Ordering::SeqCst);
-        ready(if fails { Err(std::io::ErrorKind::Other.into()) } else { Ok(()) })
-    }
 }
 
 impl Drop for Ash {
@@ -104,8 +87,25 @@ impl Drop for Ash {
     }
 }
 
+/// A service that may fail, and may panic when it is dropped after it was called.
+fn burning(
+    mut ash: Ash,
+    fails: Arc<AtomicBool>,
+) -> Direct<impl Service<(), Response = (), Error = Broken, Future: Send> + Clone + Send + 'static>
+{
+    Direct(service_fn(move |()| {
+        // As a whole, so that it is dropped with the service.
+        let ash = &mut ash;
+        ash.called = true;
+        ready(if fails.load(Ordering::SeqCst) { Err(Broken("ash")) } else { Ok(()) })
+    }))
+}
+
 /// Makes a call that panics on the way.
-fn blow_up(balance: &mut Balance<Direct<Ash>, RoundRobin>) {
+fn blow_up<T>(balance: &mut Balance<T, RoundRobin>)
+where
+    Balance<T, RoundRobin>: Service<()>,
+{
     let call = std::panic::AssertUnwindSafe(|| balance.call(()).now_or_never());
     assert!(std::panic::catch_unwind(call).is_err());
 }
@@ -113,7 +113,8 @@ fn blow_up(balance: &mut Balance<Direct<Ash>, RoundRobin>) {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_panics_when_it_is_dropped_leaks_nothing() {
     let ash = Ash::default();
-    let list = discover::list([("a", Endpoint::new(Direct(ash.clone())))]);
+    let service = burning(ash.clone(), Arc::default());
+    let list = discover::list([("a", Endpoint::new(service))]);
     let mut balance = Balance::new(list, RoundRobin::new());
     settle().await;
     ash.panics.store(true, Ordering::SeqCst);
@@ -125,14 +126,15 @@ async fn a_service_that_panics_when_it_is_dropped_leaks_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_back() {
-    let (a, b) = (Ash::default(), Ash::default());
-    let list = [("a", a.clone()), ("b", b)].map(|(key, ash)| (key, Endpoint::new(Direct(ash))));
+    let (a, fails) = (Ash::default(), Arc::new(AtomicBool::new(false)));
+    let list = [("a", (a.clone(), fails.clone())), ("b", Default::default())];
+    let list = list.map(|(key, (ash, fails))| (key, Endpoint::new(burning(ash, fails))));
     let builder = Builder::new().health(eject1()).starting_at(0);
     let mut balance = builder.balance(discover::list(list), RoundRobin::new()).unwrap();
     settle().await;
-    a.fails.store(true, Ordering::SeqCst);
+    fails.store(true, Ordering::SeqCst);
     call(&mut balance).await.unwrap_err();
-    a.fails.store(false, Ordering::SeqCst);
+    fails.store(false, Ordering::SeqCst);
     tokio::time::advance(10 * SECOND).await;
     a.panics.store(true, Ordering::SeqCst);
     blow_up(&mut balance);
@@ -258,7 +260,7 @@ async fn a_driver_that_moves_between_tasks_wakes_the_last_one() {
 #[test]
 fn a_runtime_without_a_clock_is_no_reason_to_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let a = Probe::new("a", Gate::Shut);
+    let a = Probe::gated("a", Gate::Shut);
     runtime.block_on(async {
         let list = discover::list([("a", a.endpoint())]);
         let mut balance = Balance::new(list, RoundRobin::new());

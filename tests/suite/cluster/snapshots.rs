@@ -2,18 +2,16 @@
 
 use std::{
     collections::HashSet,
-    future::{Ready, ready},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     thread,
     time::Duration,
 };
 
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, Endpoint, Health, discover,
+    Balance, BalanceLayer, Builder, Direct, Health, discover,
     error::ErrorKind,
     policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
 };
@@ -21,7 +19,7 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{
     probes::{answers, call, for_each_policy, name},
-    support::{Act, Answer, Broken, Site, Sites, settle},
+    support::{Act, Answer, Request, Scripted, Site, Sites, Text, settle},
 };
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +126,7 @@ fn b08_threads_pick_from_whole_generations_in_every_turmoil_at_once() {
 async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
     let named: Vec<_> = (0..8).map(|i| Named::new(name("n", i))).collect();
     let (handle, changes) = discover::channel();
-    handle.set(named.iter().map(|named| (named.name, named.endpoint(1))));
+    handle.set(named.iter().map(|named| (named.name(), named.endpoint())));
     let policy = Witness::new(RoundRobin::new());
     let balance = Builder::new().seed(8).balance(changes, policy.clone()).unwrap();
     balance.ready_when(8).await.unwrap();
@@ -138,7 +136,7 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
             for _ in 0..2_000 {
                 let trace = Trace::default();
                 let called = balance.ready().await.unwrap().call(Trace::clone(&trace)).await;
-                check(&trace, called.unwrap());
+                check(&trace, called.unwrap().name());
                 tokio::task::yield_now().await;
             }
         })
@@ -146,14 +144,14 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
     let tasks: Vec<_> = tasks.collect();
     for round in 0..500 {
         let size = 1 + (round * 5) % 8;
-        handle.set(named[..size].iter().map(|named| (named.name, named.endpoint(1))));
+        handle.set(named[..size].iter().map(|named| (named.name(), named.endpoint())));
         tokio::task::yield_now().await;
     }
     for task in tasks {
         task.await.unwrap();
     }
     assert_eq!(policy.torn.load(Ordering::SeqCst), 0);
-    assert_eq!(named.iter().map(|named| named.calls.load(Ordering::SeqCst)).sum::<u64>(), 8_000);
+    assert_eq!(named.iter().map(|named| named.calls()).sum::<usize>(), 8_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +206,7 @@ const MEMBERS: usize = 8;
 fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
     let named: Vec<_> = (0..MEMBERS).map(|i| Named::new(name("n", i))).collect();
     let (handle, changes) = discover::channel();
-    handle.set(named.iter().map(|named| (named.name, named.endpoint(1))));
+    handle.set(named.iter().map(|named| (named.name(), named.endpoint())));
     let health = Health::new().consecutive_failures(1).base_ejection(Duration::from_micros(50));
     let builder = Builder::new().seed(8).health(health);
     let (layer, driver) = builder.pair(changes, policy.clone()).unwrap();
@@ -222,7 +220,7 @@ fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
                 for _ in 0..2_000 {
                     let trace = Trace::default();
                     match futures::executor::block_on(balance.call(Trace::clone(&trace))) {
-                        Ok(name) => check(&trace, name),
+                        Ok(answer) => check(&trace, answer.name()),
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Call),
                     }
                 }
@@ -233,9 +231,13 @@ fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
             for round in 0..500_usize {
                 let size = if turmoil.resize { 1 + (round * 5) % MEMBERS } else { MEMBERS };
                 let weight = if turmoil.reweigh { 1 + round as u32 % 3 } else { 1 };
-                handle.set(named[..size].iter().map(|named| (named.name, named.endpoint(weight))));
-                named[round % MEMBERS].fails.store(turmoil.fail, Ordering::SeqCst);
-                named[(round + 1) % MEMBERS].fails.store(false, Ordering::SeqCst);
+                handle.set(
+                    named[..size]
+                        .iter()
+                        .map(|named| (named.name(), named.endpoint().weight(weight))),
+                );
+                named[round % MEMBERS].act(if turmoil.fail { Act::Err } else { Act::Ok });
+                named[(round + 1) % MEMBERS].act(Act::Ok);
                 assert!(driver.poll().is_pending());
                 let stats = layer.stats();
                 assert_eq!(stats.endpoints.len(), size);
@@ -248,7 +250,7 @@ fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
     let stats = layer.stats();
     assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
     assert_eq!(stats.policy_panics, 0);
-    assert_eq!(named.iter().map(|named| named.calls.load(Ordering::SeqCst)).sum::<u64>(), 8_000);
+    assert_eq!(named.iter().map(|named| named.calls()).sum::<usize>(), 8_000);
 }
 
 /// A call goes to whom the policy named last; only when the gates of all that it named
@@ -341,41 +343,10 @@ impl<P: Pick<Trace>> Pick<Trace> for Witness<P> {
     }
 }
 
+impl Request for Trace {}
+
 /// An endpoint that answers with its name, from any thread.
-#[derive(Debug, Clone)]
-struct Named {
-    name: &'static str,
-    fails: Arc<AtomicBool>,
-    calls: Arc<AtomicU64>,
-}
-
-impl Named {
-    fn new(name: &'static str) -> Self {
-        Self { name, fails: Arc::default(), calls: Arc::default() }
-    }
-
-    fn endpoint(&self, weight: u32) -> Endpoint<Direct<Self>> {
-        Endpoint::new(Direct(self.clone())).weight(weight)
-    }
-}
-
-impl Service<Trace> for Named {
-    type Response = &'static str;
-    type Error = Broken;
-    type Future = Ready<Result<&'static str, Broken>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _trace: Trace) -> Self::Future {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        ready(match self.fails.load(Ordering::SeqCst) {
-            true => Err(Broken(self.name)),
-            false => Ok(self.name),
-        })
-    }
-}
+type Named = Scripted<Text, Trace>;
 
 /// A stack that is built once publishes to all services made from it.
 #[tokio::test(start_paused = true)]

@@ -210,7 +210,7 @@ async fn stragglers_do_not_keep_an_endpoint_from_being_tried() {
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_does_not_spin_while_steps_are_due_often() {
     for window in [MILLISECOND, 10 * SECOND] {
-        let (a, b) = (Probe::new("a", Gate::Shut), Probe::new("b", Gate::Shut));
+        let (a, b) = (Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Shut));
         let health = eject1().slow_start(SlowStart::new(window)).interval(SECOND);
         let health = health.outlier_detection(OutlierDetection::new());
         let builder = Builder::new().health(health);

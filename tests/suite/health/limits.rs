@@ -1,12 +1,10 @@
 //! How many endpoints may be out at once, and what happens when too many are.
 
 use std::{
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -20,7 +18,7 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     bed::{Bed, MILLISECOND, SECOND, eject1, eject3, share},
-    support::{Act, Broken, Site, settle},
+    support::{Act, Site, settle},
 };
 
 // ===== everything, and the only one =====
@@ -198,28 +196,16 @@ async fn who_was_spared_by_the_limit_is_ejected_once_there_is_room() {
     assert_eq!(ejected(&bed), ["b"]);
 }
 
-/// Fails while it is told to.
-#[derive(Clone)]
-pub(crate) struct Failing(Arc<AtomicBool>);
-
-impl Service<()> for Failing {
-    type Response = ();
-    type Error = Broken;
-    type Future = std::future::Ready<Result<(), Broken>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        let fails = self.0.load(Ordering::Relaxed);
-        std::future::ready(if fails { Err(Broken("it")) } else { Ok(()) })
-    }
+/// Fails at once while the flag is set.
+fn failing_while(fails: &Arc<AtomicBool>) -> Endpoint<Direct<Site>> {
+    let fails = Arc::clone(fails);
+    let act = move |_| if fails.load(Ordering::Relaxed) { Act::Err } else { Act::Ok };
+    Site::new("it").acting(act).endpoint()
 }
 
 /// Discovers this many endpoints, which all fail at once.
-pub(crate) fn failing(n: usize, fails: &Arc<AtomicBool>) -> discover::List<usize, Direct<Failing>> {
-    discover::list((0..n).map(|i| (i, Endpoint::new(Direct(Failing(fails.clone()))))))
+pub(crate) fn failing(n: usize, fails: &Arc<AtomicBool>) -> discover::List<usize, Direct<Site>> {
+    discover::list((0..n).map(|i| (i, failing_while(fails))))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -317,7 +303,7 @@ async fn below_the_threshold_calls_fail_if_that_is_the_rule() {
 async fn in_a_large_set_a_gate_closes_before_the_next_snapshot() {
     let (good, bad) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
     let of = |i: usize| if i.is_multiple_of(3) { bad.clone() } else { good.clone() };
-    let list = discover::list((0..900).map(|i| (i, Endpoint::new(Direct(Failing(of(i)))))));
+    let list = discover::list((0..900).map(|i| (i, failing_while(&of(i)))));
     let builder = Builder::new().health(eject1()).starting_at(0);
     let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
     let mut failures = 0;
@@ -363,32 +349,20 @@ async fn in_a_large_set_that_fails_as_a_whole_each_endpoint_fails_once() {
 
 // ===== all of it at once =====
 
-/// Waits a little, then fails if it is told to.
-#[derive(Clone)]
-struct Slow(Failing);
-
-impl Service<()> for Slow {
-    type Response = ();
-    type Error = Broken;
-    type Future = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        let result = self.0.call(());
-        Box::pin(async {
-            tokio::task::yield_now().await;
-            result.await
-        })
-    }
+/// Waits a little, then fails if the flag was set when the call began.
+fn slow(fails: &Arc<AtomicBool>) -> Endpoint<Direct<Site>> {
+    let fails = Arc::clone(fails);
+    let act = move |_| match fails.load(Ordering::Relaxed) {
+        true => Act::FailYield(1),
+        false => Act::Yield(1),
+    };
+    Site::new("it").acting(act).endpoint()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_drops_failures_and_changes_at_once_leak_nothing() {
     let flags: Vec<_> = (0..6).map(|_| Arc::new(AtomicBool::new(false))).collect();
-    let endpoint = |i: usize| Endpoint::new(Direct(Slow(Failing(flags[i].clone()))));
+    let endpoint = |i: usize| slow(&flags[i]);
     let (handle, changes) = discover::channel();
     handle.set((0..6).map(|i| (i, endpoint(i))));
     // Periods are over at once, so that trials are part of it all the time.

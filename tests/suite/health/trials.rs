@@ -1,18 +1,10 @@
 //! How an endpoint comes back: one trial at a time.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, Health, Outcome, discover,
-    observe::EndpointState, policy::RoundRobin,
+    Balance, Builder, Classify, Direct, Health, Outcome, discover, observe::EndpointState,
+    policy::RoundRobin,
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -20,7 +12,7 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     bed::{Bed, MILLISECOND, SECOND, eject1, eject3, refusals, share},
-    support::{Act, Answer, Broken, settle},
+    support::{Act, Answer, Broken, Gate, Site, settle},
 };
 
 // ===== trials =====
@@ -263,65 +255,19 @@ async fn b69_a_flapping_endpoint_gets_ever_fewer_calls() {
 
 // ===== trials of endpoints that are not ready =====
 
-/// An endpoint whose readiness is set by the test.
-#[derive(Debug, Clone)]
-struct Shy {
-    name: &'static str,
-    readiness: Arc<Mutex<Readiness>>,
-    polls: Arc<AtomicUsize>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Readiness {
-    Ready,
-    Never,
-    Fails,
-}
-
-impl Shy {
-    fn new(name: &'static str, readiness: Readiness) -> Self {
-        Self { name, readiness: Arc::new(Mutex::new(readiness)), polls: Arc::default() }
-    }
-
-    fn set(&self, readiness: Readiness) {
-        *self.readiness.lock().unwrap() = readiness;
-    }
-
-    fn polls(&self) -> usize {
-        self.polls.load(Ordering::Relaxed)
-    }
-}
-
-impl Service<()> for Shy {
-    type Response = &'static str;
-    type Error = Broken;
-    type Future = std::future::Ready<Result<&'static str, Broken>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.polls.fetch_add(1, Ordering::Relaxed);
-        match *self.readiness.lock().unwrap() {
-            Readiness::Ready => Poll::Ready(Ok(())),
-            Readiness::Never => Poll::Pending,
-            Readiness::Fails => Poll::Ready(Err(Broken(self.name))),
-        }
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        std::future::ready(Ok(self.name))
-    }
-}
-
 /// Balances over these, starting at the first.
-fn shy(sites: &[&Shy], health: Health) -> Balance<Direct<Shy>, RoundRobin> {
-    let endpoint = |site: &&Shy| (site.name, Endpoint::new(Direct((*site).clone())));
-    let list = discover::list(sites.iter().map(endpoint).collect::<Vec<_>>());
+fn over<const N: usize>(
+    endpoints: [(&'static str, &Site); N],
+    health: Health,
+) -> Balance<Direct<Site>, RoundRobin> {
+    let list = discover::list(endpoints.map(|(name, endpoint)| (name, endpoint.endpoint())));
     Builder::new().health(health).starting_at(0).balance(list, RoundRobin::new()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_does_not_spin_when_a_trial_is_due_that_it_may_not_take() {
-    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Never));
-    let mut balance = shy(&[&a, &b], eject1());
+    let (a, b) = (Site::gated("a", Gate::Fails), Site::gated("b", Gate::Shut));
+    let mut balance = over([("a", &a), ("b", &b)], eject1());
     settle().await;
     let mut call = tokio_test::task::spawn(balance.ready().await.unwrap().call(()));
     assert!(call.poll().is_pending());
@@ -336,16 +282,16 @@ async fn a_call_that_waits_does_not_spin_when_a_trial_is_due_that_it_may_not_tak
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_an_endpoint_may_be_its_trial() {
-    let (a, b) = (Shy::new("a", Readiness::Never), Shy::new("b", Readiness::Never));
-    let mut balance = shy(&[&a, &b], eject1());
+    let (a, b) = (Site::gated("a", Gate::Shut), Site::gated("b", Gate::Shut));
+    let mut balance = over([("a", &a), ("b", &b)], eject1());
     settle().await;
     let mut call = tokio_test::task::spawn(balance.ready().await.unwrap().call(()));
     assert!(call.poll().is_pending());
     // Another call finds that `a` fails to become ready.
-    a.set(Readiness::Fails);
+    a.turn(Gate::Fails);
     assert!(balance.ready().await.unwrap().call(()).now_or_never().is_none());
     assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Ejected);
-    a.set(Readiness::Never);
+    a.turn(Gate::Shut);
     advance(10 * SECOND).await;
     for _ in 0..3 {
         assert!(call.poll().is_pending());
@@ -356,87 +302,54 @@ async fn a_call_that_waits_for_an_endpoint_may_be_its_trial() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_became_ready_is_not_shown_unready() {
-    let a = Shy::new("a", Readiness::Never);
-    let mut balance = shy(&[&a], Health::new());
+    let a = Site::gated("a", Gate::Shut);
+    let mut balance = over([("a", &a)], Health::new());
     settle().await;
     assert!(balance.ready().await.unwrap().call(()).now_or_never().is_none());
     assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Unready);
-    a.set(Readiness::Ready);
-    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "a");
+    a.turn(Gate::Open);
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From("a"));
     assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_place_of_a_trial_is_given_back_when_its_service_is_never_ready() {
-    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Ready));
-    let mut balance = shy(&[&a, &b], eject1());
+    let (a, b) = (Site::gated("a", Gate::Fails), Site::gated("b", Gate::Open));
+    let mut balance = over([("a", &a), ("b", &b)], eject1());
     settle().await;
-    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From("b"));
     assert_eq!(balance.stats().counts.ejected, 1);
-    a.set(Readiness::Never);
+    a.turn(Gate::Shut);
     advance(10 * SECOND).await;
     for round in 1..=5 {
-        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From("b"));
         assert!(a.polls() > round, "a was tried in round {round}");
         assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Ejected);
     }
-    a.set(Readiness::Ready);
-    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "a");
+    a.turn(Gate::Open);
+    assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From("a"));
     assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_fails_to_become_ready_has_failed_and_the_call_goes_elsewhere() {
-    let (a, b) = (Shy::new("a", Readiness::Fails), Shy::new("b", Readiness::Ready));
-    let mut balance = shy(&[&a, &b], eject1());
+    let (a, b) = (Site::gated("a", Gate::Fails), Site::gated("b", Gate::Open));
+    let mut balance = over([("a", &a), ("b", &b)], eject1());
     settle().await;
     for seconds in [10, 20, 40] {
-        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), "b");
+        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From("b"));
         let stats = balance.stats();
         assert_eq!(stats.endpoint("a").unwrap().returns_in, Some(seconds * SECOND));
         advance(seconds * SECOND).await;
     }
 }
 
-/// Fails after a while, and notes how many of its calls run at once.
-#[derive(Clone)]
-struct Crowd {
-    fails: bool,
-    calls: Arc<AtomicUsize>,
-    now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-}
-
-impl Service<()> for Crowd {
-    type Response = ();
-    type Error = Broken;
-    type Future = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            this.calls.fetch_add(1, Ordering::SeqCst);
-            this.most.fetch_max(this.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            for _ in 0..5 {
-                tokio::task::yield_now().await;
-            }
-            this.now.fetch_sub(1, Ordering::SeqCst);
-            if this.fails { Err(Broken("crowd")) } else { Ok(()) }
-        })
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_trial_at_a_time_also_under_concurrency() {
-    let crowd =
-        |fails| Crowd { fails, calls: Arc::default(), now: Arc::default(), most: Arc::default() };
-    let (good, bad) = (crowd(false), crowd(true));
-    let endpoint = |crowd: &Crowd| Endpoint::new(Direct(crowd.clone()));
-    let list = discover::list([("bad", endpoint(&bad)), ("good", endpoint(&good))]);
+    let (good, bad) = (Site::new("good"), Site::new("bad"));
+    good.act(Act::Yield(5));
+    bad.act(Act::FailYield(5));
+    let list = discover::list([("bad", bad.endpoint()), ("good", good.endpoint())]);
     // As good as no period at all: a trial is always due, unless one is running.
     let health = eject1().base_ejection(Duration::from_nanos(1)).growth(1.0);
     let builder = Builder::new().health(health).starting_at(0);
@@ -456,10 +369,10 @@ async fn one_trial_at_a_time_also_under_concurrency() {
     for caller in callers {
         caller.await.unwrap();
     }
-    assert_eq!(bad.most.load(Ordering::SeqCst), 1);
-    let trials = bad.calls.load(Ordering::SeqCst);
+    assert_eq!(bad.most(), 1);
+    let trials = bad.calls();
     assert!(trials > 1, "there were trials");
-    assert_eq!(trials + good.calls.load(Ordering::SeqCst), 16 * 200 + 1);
+    assert_eq!(trials + good.calls(), 16 * 200 + 1);
     assert_eq!(balance.stats().endpoint("bad").unwrap().ejections, trials as u64);
 }
 

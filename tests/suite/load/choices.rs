@@ -285,7 +285,7 @@ async fn b81_of_two_candidates_the_busier_one_never_wins() {
 
 #[tokio::test(start_paused = true)]
 async fn b82_calls_that_wait_for_readiness_count() {
-    let probes = [Probe::new("a", Gate::Shut), Probe::new("b", Gate::Open)];
+    let probes = [Probe::gated("a", Gate::Shut), Probe::gated("b", Gate::Open)];
     probes[1].act(Act::Hang);
     let (handle, changes) = discover::channel();
     let policy = LeastRequest::new().full_scan();
@@ -330,7 +330,7 @@ fn shedding(
 }
 
 async fn b110<P: Pick<()>>(policy: P, health: Health) -> (Vec<bool>, usize) {
-    let probes = [Probe::new("a", Gate::Open), Probe::new("b", Gate::Open)];
+    let probes = [Probe::gated("a", Gate::Open), Probe::gated("b", Gate::Open)];
     probes[0].act(Act::Hang);
     let (handle, changes) = discover::channel();
     let builder = Builder::new().health(health).seed(1).starting_at(0);
@@ -369,7 +369,7 @@ async fn b110_shedding_that_is_ignored_ejects_nobody() {
         Ok(_) => Outcome::Success,
         Err(_) => Outcome::Neutral,
     };
-    let probes = [Probe::new("a", Gate::Open), Probe::new("b", Gate::Open)];
+    let probes = [Probe::gated("a", Gate::Open), Probe::gated("b", Gate::Open)];
     probes[0].act(Act::Err);
     let list = discover::list([("a", probes[0].endpoint()), ("b", probes[1].endpoint())]);
     let builder = Builder::new().health(eject3()).starting_at(0).classify_fn(ignored);

@@ -95,7 +95,7 @@ async fn b116_attempts_tell_who_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_attempts_name_who_was_sent_to_and_not_who_was_not_ready() {
-    let (a, b) = (Probe::new("a", Gate::FailsOnce), Probe::new("b", Gate::Open));
+    let (a, b) = (Probe::gated("a", Gate::FailsOnce), Probe::gated("b", Gate::Open));
     let list = discover::list([("a", a.endpoint()), ("b", b.endpoint())]);
     let balance = Builder::new().starting_at(0).balance(list, RoundRobin::new()).unwrap();
     settle().await;

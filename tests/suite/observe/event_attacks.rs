@@ -8,12 +8,12 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 
 use counterpoise::{
-    Balance, BoxError, Builder, Direct, Event, Health, Outcome,
+    Balance, BoxError, Builder, Direct, Endpoint, Event, Health, Outcome,
     checks::Checks,
     discover,
     event::Cause,
@@ -21,14 +21,14 @@ use counterpoise::{
     observe::{EndpointState, EndpointStats},
     policy::{LeastRequest, PeakEwma, Pick, RoundRobin, SmoothWeighted},
 };
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::FutureExt;
 use tokio::time::advance;
 use tower::Service;
 
 use crate::{
     bed::{MILLISECOND, SECOND, eject1, refusals},
     probes::call,
-    support::{Act, Answer, Broken, Site, settle},
+    support::{Act, Gate, Site, settle},
 };
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -50,40 +50,17 @@ impl Dice {
 }
 
 /// An endpoint that does anything.
-#[derive(Debug, Clone)]
-struct Wild(&'static str, Dice);
-
-impl Service<()> for Wild {
-    type Response = Answer;
-    type Error = Broken;
-    type Future = BoxFuture<'static, Result<Answer, Broken>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        match self.1.roll(50) {
-            0 => Poll::Ready(Err(Broken(self.0))),
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        let (name, deed) = (self.0, self.1.roll(12));
-        async move {
-            match deed {
-                0 | 1 => Err(Broken(name)),
-                2 => Ok(Answer::Rejected(name)),
-                3 => {
-                    tokio::task::yield_now().await;
-                    Ok(Answer::From(name))
-                }
-                4 => {
-                    tokio::time::sleep(MILLISECOND).await;
-                    Err(Broken(name))
-                }
-                _ => Ok(Answer::From(name)),
-            }
-        }
-        .boxed()
-    }
+fn wild(name: &'static str, dice: &Dice) -> Endpoint<Direct<Site>> {
+    let (gates, acts) = (dice.clone(), dice.clone());
+    let gate = move |_| if gates.roll(50) == 0 { Gate::Fails } else { Gate::Open };
+    let act = move |_| match acts.roll(12) {
+        0 | 1 => Act::Err,
+        2 => Act::Reject,
+        3 => Act::Yield(1),
+        4 => Act::FailAfter(MILLISECOND),
+        _ => Act::Ok,
+    };
+    Site::new(name).gating(gate).acting(act).endpoint()
 }
 
 /// What an endpoint is, by what was told.
@@ -169,7 +146,7 @@ async fn storm<P: Pick<()>>(policy: P) {
     let inside = Arc::clone(&built);
     let (handle, changes) = discover::channel();
     let dice = Dice::default();
-    let wild = |name| counterpoise::Endpoint::new(Direct(Wild(name, dice.clone())));
+    let wild = |name| wild(name, &dice);
     NAMES.iter().for_each(|&name| handle.insert(name, wild(name)));
     let builder = Builder::new()
         .health(everything())
@@ -194,7 +171,7 @@ async fn storm<P: Pick<()>>(policy: P) {
     assert!(built.set(balance.clone()).is_ok());
     balance.ready_when(6).await.unwrap();
     let ill = dice.clone();
-    let probe = move |_: &str, _: &Direct<Wild>| {
+    let probe = move |_: &str, _: &Direct<Site>| {
         let ill = ill.roll(3) == 0;
         async move { if ill { Err(BoxError::from("ill")) } else { Ok(()) } }
     };

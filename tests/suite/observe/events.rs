@@ -2,15 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Event, Health, discover,
+    Balance, Builder, Direct, Endpoint, Event, Health, discover,
     event::{Cause, WeightCause},
     health::{CapacityChange, LatencyWeights, Overload, PanicMode, SlowStart},
     policy::RoundRobin,
@@ -20,7 +17,7 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     bed::{MILLISECOND, SECOND, eject1, eject3},
-    fleet::{Fleet, Job, Push},
+    fleet::{Fleet, Push, Worker},
     probes::{feed, insert},
     support::{Act, Broken, Site, settle},
 };
@@ -295,28 +292,9 @@ async fn a_listener_that_panics_disturbs_nobody() {
 // ===== under threads =====
 
 /// Fails by its own count: mostly for a while, then not for a while.
-#[derive(Debug, Clone)]
-struct Moody(Arc<AtomicUsize>);
-
-impl Service<Job> for Moody {
-    type Response = ();
-    type Error = Broken;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
-
-    fn poll_ready(
-        &mut self,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Broken>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _job: Job) -> Self::Future {
-        let count = self.0.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move {
-            tokio::task::yield_now().await;
-            if count % 7 < 3 { Err(Broken("moody")) } else { Ok(()) }
-        })
-    }
+fn moody(start: usize) -> Endpoint<Direct<Worker>> {
+    let act = move |n| if (start + n) % 7 < 3 { Act::FailYield(1) } else { Act::Yield(1) };
+    Worker::new("moody").acting(act).endpoint()
 }
 
 /// Returns whether a life is told as lives go: `joined (ejected tried* recovered?)* left`.
@@ -345,7 +323,6 @@ async fn under_threads_every_life_is_told_in_order() {
     let log = Log::default();
     let health = eject1().base_ejection(Duration::from_nanos(1)).growth(1.0);
     let (handle, changes) = discover::channel();
-    let moody = |n: usize| counterpoise::Endpoint::new(Direct(Moody(Arc::new(n.into()))));
     NAMES.iter().enumerate().for_each(|(n, &name)| handle.insert(name, moody(n)));
     let builder = Builder::new().health(health).on_event(log.listener());
     let balance = builder.balance(changes, RoundRobin::new()).unwrap();

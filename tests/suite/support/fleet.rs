@@ -1,13 +1,9 @@
 //! Sites behind any policy: each site does what it is told, and each request may carry a key.
 
-use std::{
-    collections::BTreeMap,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, Error, Outcome,
+    Balance, Builder, Classify, Direct, Error, Outcome,
     call::ResponseFuture,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
@@ -18,7 +14,7 @@ use counterpoise::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::support::{Act, Answer, Broken, Site, settle};
+use crate::support::{Act, Answer, Broken, Request, Scripted, Text, settle};
 
 /// A request: its key, if it has one.
 pub(crate) type Job = Option<u64>;
@@ -104,23 +100,10 @@ macro_rules! each_keyed_fleet {
 }
 pub(crate) use {each_free, each_keyed_fleet, each_policy};
 
+impl Request for Job {}
+
 /// A site that takes requests with keys.
-#[derive(Debug, Clone)]
-pub(crate) struct Worker(Site);
-
-impl Service<Job> for Worker {
-    type Response = Answer;
-    type Error = Broken;
-    type Future = <Site as Service<()>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, _job: Job) -> Self::Future {
-        self.0.call(())
-    }
-}
+pub(crate) type Worker = Scripted<Text, Job>;
 
 /// Takes refusals for push-back, for a time if there is one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -138,7 +121,7 @@ impl Classify<Answer, Broken> for Push {
 }
 
 pub(crate) struct Fleet<P: Pick<Job>> {
-    pub(crate) sites: BTreeMap<&'static str, Site>,
+    pub(crate) sites: BTreeMap<&'static str, Worker>,
     pub(crate) handle: Handle<&'static str, Direct<Worker>>,
     pub(crate) balance: Balance<Direct<Worker>, P, (), Push>,
     /// The key of the next call.
@@ -168,8 +151,8 @@ impl<P: Pick<Job>> Fleet<P> {
     }
 
     fn announce(&mut self, name: &'static str, weight: u32) {
-        let site = self.sites.entry(name).or_insert_with(|| Site::new(name));
-        self.handle.insert(name, Endpoint::new(Direct(Worker(site.clone()))).weight(weight));
+        let site = self.sites.entry(name).or_insert_with(|| Worker::new(name));
+        self.handle.insert(name, site.endpoint().weight(weight));
     }
 
     /// Adds an endpoint, or announces it again.

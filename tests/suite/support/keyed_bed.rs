@@ -5,15 +5,12 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::{Pin, pin},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, Direct, Endpoint, Error,
+    Attempts, Balance, Builder, Direct, Error,
     discover::{self, Handle},
     policy::{
         Choice, Pick, Policy, Turn, View,
@@ -22,30 +19,21 @@ use counterpoise::{
 };
 use tower::{Layer, Service};
 
+use crate::support::{Act, Gate, Request, Scripted};
+
 /// A request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ask {
     pub(crate) key: Option<String>,
-    pub(crate) deed: Deed,
-}
-
-/// What becomes of a request at its endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Deed {
-    #[default]
-    Done,
-    Fails,
-    /// It never ends.
-    Hangs,
-    Panics,
+    pub(crate) deed: Act,
 }
 
 impl Ask {
     pub(crate) fn of(key: &str) -> Self {
-        Self { key: Some(key.to_owned()), deed: Deed::Done }
+        Self { key: Some(key.to_owned()), deed: Act::Ok }
     }
 
-    pub(crate) fn deed(self, deed: Deed) -> Self {
+    pub(crate) fn deed(self, deed: Act) -> Self {
         Self { deed, ..self }
     }
 }
@@ -71,65 +59,14 @@ pub(crate) use each_keyed;
 /// The policies that the checks are about.
 pub(crate) type KeyedBy<S> = Keyed<ByKey, S>;
 
+impl Request for Ask {
+    fn act(&self) -> Act {
+        self.deed
+    }
+}
+
 /// An endpoint that answers with its name.
-#[derive(Debug, Clone)]
-pub(crate) struct Desk {
-    name: Arc<str>,
-    unready: Arc<AtomicBool>,
-    calls: Arc<AtomicUsize>,
-    runs: Arc<Runs>,
-}
-
-/// The calls that run, now and at most.
-#[derive(Debug, Default)]
-struct Runs {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-/// A call that runs until this is dropped.
-struct Run(Arc<Runs>);
-
-impl Run {
-    fn new(runs: &Arc<Runs>) -> Self {
-        let now = 1 + runs.now.fetch_add(1, Ordering::SeqCst);
-        runs.most.fetch_max(now, Ordering::SeqCst);
-        Self(Arc::clone(runs))
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Service<Ask> for Desk {
-    type Response = Arc<str>;
-    type Error = String;
-    type Future = Pin<Box<dyn Future<Output = Result<Arc<str>, String>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        match self.unready.load(Ordering::SeqCst) {
-            true => Poll::Pending,
-            false => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn call(&mut self, ask: Ask) -> Self::Future {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        let (name, run) = (Arc::clone(&self.name), Run::new(&self.runs));
-        Box::pin(async move {
-            let _run = run;
-            match ask.deed {
-                Deed::Done => Ok(name),
-                Deed::Fails => Err(name.to_string()),
-                Deed::Hangs => std::future::pending().await,
-                Deed::Panics => panic!("{name} panics"),
-            }
-        })
-    }
-}
+type Desk = Scripted<Arc<str>, Ask>;
 
 pub(crate) type Target = Direct<Desk>;
 
@@ -164,13 +101,8 @@ impl<P: Pick<Ask>> KeyedBed<P> {
 
     /// Adds an endpoint or changes its weight, with the next [`drive`](Self::drive).
     pub(crate) fn announce(&mut self, name: &str, weight: u32) {
-        let desk = self.desks.entry(name.to_owned()).or_insert_with(|| Desk {
-            name: name.into(),
-            unready: Arc::default(),
-            calls: Arc::default(),
-            runs: Arc::default(),
-        });
-        let endpoint = Endpoint::new(Direct(desk.clone())).weight(weight);
+        let desk = self.desks.entry(name.to_owned()).or_insert_with(|| Desk::new(name));
+        let endpoint = desk.endpoint().weight(weight);
         self.handle.insert(name.to_owned(), endpoint);
     }
 
@@ -208,17 +140,17 @@ impl<P: Pick<Ask>> KeyedBed<P> {
     }
 
     pub(crate) fn unready(&self, name: &str, unready: bool) {
-        self.desks[name].unready.store(unready, Ordering::SeqCst);
+        self.desks[name].turn(if unready { Gate::Shut } else { Gate::Open });
     }
 
     /// Returns how many calls an endpoint has got.
     pub(crate) fn calls(&self, name: &str) -> usize {
-        self.desks[name].calls.load(Ordering::SeqCst)
+        self.desks[name].calls()
     }
 
     /// Returns how many calls have run at an endpoint at once, at most.
     pub(crate) fn most(&self, name: &str) -> usize {
-        self.desks[name].runs.most.load(Ordering::SeqCst)
+        self.desks[name].most()
     }
 
     pub(crate) fn in_flight(&self, name: &str) -> u64 {
@@ -244,7 +176,7 @@ impl<P: Pick<Ask>> KeyedBed<P> {
 
     /// Starts a call that hangs.
     pub(crate) fn hold(&self, key: &str) -> Open {
-        self.start(Ask::of(key).deed(Deed::Hangs)).unwrap_err()
+        self.start(Ask::of(key).deed(Act::Hang)).unwrap_err()
     }
 
     /// Returns who answers a call with this key.
@@ -258,7 +190,7 @@ impl<P: Pick<Ask>> KeyedBed<P> {
 
     /// Sends a call that fails; returns who failed it.
     pub(crate) fn fail(&self, key: &str) -> String {
-        let error = self.call(Ask::of(key).deed(Deed::Fails)).unwrap_err();
+        let error = self.call(Ask::of(key).deed(Act::Err)).unwrap_err();
         error.endpoint().unwrap().to_owned()
     }
 
@@ -267,7 +199,7 @@ impl<P: Pick<Ask>> KeyedBed<P> {
         let scope = Attempts::new();
         for _ in 0..attempts {
             let mut balance = self.balance.clone();
-            let call = async move { balance.call(Ask::of(key).deed(Deed::Fails)).await };
+            let call = async move { balance.call(Ask::of(key).deed(Act::Err)).await };
             let call = pin!(scope.scope(call)).poll(&mut Context::from_waker(Waker::noop()));
             assert!(call.is_ready());
         }

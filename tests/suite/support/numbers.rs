@@ -1,38 +1,18 @@
 //! Endpoints that are numbers, for tests that count picks by the thousand.
 
-use std::{
-    convert::Infallible,
-    future::{Ready, ready},
-    ops::Range,
-    task::{Context, Poll},
-};
+use std::ops::Range;
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint,
+    Balance, Builder, Direct,
     discover::{self, Handle},
     policy::Pick,
 };
 use tower::{Service, ServiceExt};
 
-use crate::support::settle;
+use crate::support::{Scripted, settle};
 
 /// A service that answers with its number.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Number(usize);
-
-impl Service<()> for Number {
-    type Response = usize;
-    type Error = Infallible;
-    type Future = Ready<Result<usize, Infallible>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        ready(Ok(self.0))
-    }
-}
+pub(crate) type Number = Scripted<usize>;
 
 /// A balancer over numbers, and what changes its set.
 pub(crate) struct Numbers<P: Pick<()>> {
@@ -61,13 +41,13 @@ impl<P: Pick<()>> Numbers<P> {
 
     /// Makes these the set, each with this weight.
     pub(crate) async fn fill(&self, numbers: Range<usize>, weight: u32) {
-        self.handle.set(numbers.map(|n| (n, Endpoint::new(Direct(Number(n))).weight(weight))));
+        self.handle.set(numbers.map(|n| (n, Number::new(n).endpoint().weight(weight))));
         settle().await;
     }
 
     /// Inserts a number.
     pub(crate) async fn insert(&self, n: usize, weight: u32) {
-        self.handle.insert(n, Endpoint::new(Direct(Number(n))).weight(weight));
+        self.handle.insert(n, Number::new(n).endpoint().weight(weight));
         settle().await;
     }
 

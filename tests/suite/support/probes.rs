@@ -1,23 +1,21 @@
 //! Endpoints whose readiness obeys too, scripted discovery, and short ways to call.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use counterpoise::{
-    Direct, Endpoint,
+    Endpoint,
     policy::{Policy, View},
 };
 use futures::channel::mpsc;
 use tower::{Service, ServiceExt, discover::Change};
 
-use crate::support::{Act, Answer, Broken, Site};
+pub(crate) use crate::support::Gate;
+use crate::support::{Answer, Broken, Scripted};
+
+pub(crate) type Probe = Scripted;
 
 /// Runs a case with every policy there is.
 macro_rules! for_each_policy {
@@ -28,96 +26,6 @@ macro_rules! for_each_policy {
     }};
 }
 pub(crate) use for_each_policy;
-
-/// How ready an endpoint is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
-    Open,
-    Shut,
-    /// Each poll fails.
-    Fails,
-    /// The next poll fails, then it is open.
-    FailsOnce,
-    Panics,
-}
-
-/// A [`Site`] that is only ready when its gate is open.
-#[derive(Debug, Clone)]
-pub(crate) struct Probe {
-    pub(crate) site: Site,
-    name: &'static str,
-    state: Arc<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    gate: Mutex<Gate>,
-    polls: AtomicUsize,
-    wakers: Mutex<Vec<Waker>>,
-}
-
-impl Probe {
-    pub(crate) fn new(name: &'static str, gate: Gate) -> Self {
-        let state =
-            State { gate: Mutex::new(gate), polls: AtomicUsize::new(0), wakers: Mutex::default() };
-        Self { site: Site::new(name), name, state: Arc::new(state) }
-    }
-
-    /// Turns the gate, and wakes whoever waits for it.
-    pub(crate) fn turn(&self, gate: Gate) {
-        *self.state.gate.lock().unwrap() = gate;
-        let wakers = std::mem::take(&mut *self.state.wakers.lock().unwrap());
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// Returns how often its readiness was polled.
-    pub(crate) fn polls(&self) -> usize {
-        self.state.polls.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn calls(&self) -> usize {
-        self.site.calls()
-    }
-
-    pub(crate) fn act(&self, act: Act) {
-        self.site.act(act);
-    }
-
-    pub(crate) fn endpoint(&self) -> Endpoint<Direct<Self>> {
-        Endpoint::new(Direct(self.clone()))
-    }
-}
-
-impl Service<()> for Probe {
-    type Response = Answer;
-    type Error = Broken;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Broken>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.state.polls.fetch_add(1, Ordering::SeqCst);
-        let mut gate = self.state.gate.lock().unwrap();
-        match *gate {
-            Gate::Open => self.site.poll_ready(cx),
-            Gate::Shut => {
-                self.state.wakers.lock().unwrap().push(cx.waker().clone());
-                Poll::Pending
-            }
-            Gate::Fails => Poll::Ready(Err(Broken(self.name))),
-            Gate::FailsOnce => {
-                *gate = Gate::Open;
-                Poll::Ready(Err(Broken(self.name)))
-            }
-            Gate::Panics => {
-                drop(gate);
-                panic!("{} panics in poll_ready", self.name);
-            }
-        }
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        self.site.call(())
-    }
-}
 
 /// What a scripted discovery yields.
 pub(crate) type Item<T> = Result<Change<&'static str, Endpoint<T>>, Broken>;
@@ -148,9 +56,7 @@ where
 {
     let mut names = Vec::new();
     for _ in 0..calls {
-        match call(service).await.unwrap() {
-            Answer::From(name) | Answer::Rejected(name) => names.push(name),
-        }
+        names.push(call(service).await.unwrap().name());
     }
     names
 }

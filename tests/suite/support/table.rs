@@ -2,36 +2,29 @@
 //! waiting, every change at the very moment.
 
 use std::{
-    future::{Future, Ready, ready},
+    future::Future,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint,
+    Balance, Builder, Direct,
     discover::{self, Handle},
     policy::Pick,
 };
 use tower::{Layer, Service};
 
+use crate::support::{Act, Request, Scripted};
+
 /// Answers with its number, or fails if the request says so.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Echo(usize);
+pub(crate) type Echo = Scripted<usize, Fail>;
 
 /// Whether the endpoint is to fail.
 pub(crate) type Fail = bool;
 
-impl Service<Fail> for Echo {
-    type Response = usize;
-    type Error = String;
-    type Future = Ready<Result<usize, String>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, fail: Fail) -> Self::Future {
-        ready(if fail { Err(self.0.to_string()) } else { Ok(self.0) })
+impl Request for Fail {
+    fn act(&self) -> Act {
+        if *self { Act::Err } else { Act::Ok }
     }
 }
 
@@ -57,7 +50,7 @@ impl<P: Pick<Fail>> Table<P> {
 
     pub(crate) fn insert_all(&mut self, weights: impl IntoIterator<Item = (usize, u32)>) {
         for (number, weight) in weights {
-            self.handle.insert(number, Endpoint::new(Direct(Echo(number))).weight(weight));
+            self.handle.insert(number, Echo::new(number).endpoint().weight(weight));
         }
         self.drive();
     }

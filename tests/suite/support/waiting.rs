@@ -77,6 +77,6 @@ pub(crate) fn probes<const N: usize>(gates: [Gate; N]) -> [Probe; N] {
     let mut number = 0;
     gates.map(|gate| {
         number += 1;
-        Probe::new(name("p", number), gate)
+        Probe::gated(name("p", number), gate)
     })
 }

@@ -5,24 +5,22 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     future::Future,
-    pin::{Pin, pin},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    pin::pin,
+    sync::Mutex,
     task::{Context, Poll, Waker},
     thread::ThreadId,
     time::Duration,
 };
 
 use counterpoise::{
-    Attempts, Balance, Builder, Direct, Endpoint, Health, discover,
+    Attempts, Balance, Builder, Direct, Health, discover,
     observe::EndpointState,
     policy::{SmoothWeighted, affinity::RingHash},
 };
 use tower::Service;
 
-use crate::keyed_bed::{Ask, Deed, KEY, KeyedBed, Walks, keys};
+use crate::keyed_bed::{Ask, KEY, KeyedBed, Walks, keys};
+use crate::support::{Act, Gate, Scripted, Text};
 
 /// A little generator of numbers, the same in every run.
 struct Dice(u64);
@@ -88,22 +86,7 @@ impl fmt::Display for Twin {
 }
 
 /// Answers with a number.
-#[derive(Debug, Clone)]
-struct Numbered(u32);
-
-impl Service<Ask> for Numbered {
-    type Response = u32;
-    type Error = String;
-    type Future = std::future::Ready<Result<u32, String>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _ask: Ask) -> Self::Future {
-        std::future::ready(Ok(self.0))
-    }
-}
+type Numbered = Scripted<u32, Ask>;
 
 fn now<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -125,7 +108,7 @@ fn keys_of_twins_do_not_move_when_others_change() {
         let mut nobody = Context::from_waker(Waker::noop());
         (0..16).for_each(|_| assert!(driver.as_mut().poll(&mut nobody).is_pending()));
     };
-    let endpoint = |number, weight| Endpoint::new(Direct(Numbered(number))).weight(weight);
+    let endpoint = |number: u32, weight| Numbered::new(number).endpoint().weight(weight);
     handle.insert(Twin("x", 1), endpoint(1, 1));
     handle.insert(Twin("x", 2), endpoint(2, 1));
     for number in 10..30 {
@@ -176,7 +159,7 @@ async fn a_ring_of_a_million_points_is_not_made_on_an_async_thread() {
     let (handle, changes) = discover::channel();
     let balance: Balance<Direct<Numbered>, _> = Builder::new().balance(changes, policy).unwrap();
     *HASHED_ON.lock().unwrap() = Some(HashSet::new());
-    handle.set((0..100).map(|i| (i, Endpoint::new(Direct(Numbered(i))).weight(100))));
+    handle.set((0..100_u32).map(|i| (i, Numbered::new(i).endpoint().weight(100))));
     balance.ready_when(100).await.unwrap();
     let threads = HASHED_ON.lock().unwrap().take().unwrap();
     assert!(!threads.is_empty());
@@ -224,12 +207,12 @@ fn beyond_the_bounds_a_retry_prefers_whom_it_has_not_tried() {
         let ask = Ask::of(&key).deed(deed);
         now(scope.scope(async move { balance.call(ask).await }))
     };
-    assert!(call(Deed::Fails).unwrap().is_err());
+    assert!(call(Act::Err).unwrap().is_err());
     assert_eq!(scope.names().iter().map(|name| &**name).collect::<Vec<_>>(), ["a"]);
     // a and c hold their bound of one each: with the next call that is ceil(3 × 1/20).
     let held = [bed.hold(&owned_by(&bed, "a")), bed.hold(&owned_by(&bed, "c"))];
     bed.unready("b", true);
-    match call(Deed::Done) {
+    match call(Act::Ok) {
         Some(result) => assert_eq!(&*result.unwrap(), "c"),
         None => panic!("the call waits"),
     }
@@ -259,51 +242,14 @@ async fn an_endpoint_that_takes_overflow_is_tried_when_its_time_has_come() {
     assert!(bed.calls(&out) > before, "3,000 calls in an hour, and no trial of {out}");
 }
 
-/// An endpoint that becomes ready when it is told, and wakes who waits.
-#[derive(Debug, Clone)]
-struct Valve {
-    open: Arc<Mutex<(bool, Vec<Waker>)>>,
-    runs: Arc<AtomicUsize>,
-}
-
-impl Valve {
-    fn new() -> Self {
-        Self { open: Arc::default(), runs: Arc::default() }
-    }
-
-    fn open(&self) {
-        let mut open = self.open.lock().unwrap();
-        open.0 = true;
-        open.1.drain(..).for_each(Waker::wake);
-    }
-}
-
-impl Service<Ask> for Valve {
-    type Response = ();
-    type Error = String;
-    type Future = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        let mut open = self.open.lock().unwrap();
-        if open.0 {
-            return Poll::Ready(Ok(()));
-        }
-        open.1.push(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn call(&mut self, _ask: Ask) -> Self::Future {
-        self.runs.fetch_add(1, Ordering::SeqCst);
-        Box::pin(std::future::pending())
-    }
-}
+type Valve = Scripted<Text, Ask>;
 
 /// Calls that waited for everybody are admitted without a look at the bound.
 #[tokio::test(start_paused = true)]
 async fn calls_that_waited_keep_the_bound() {
-    let valves = [Valve::new(), Valve::new()];
-    let endpoints: Vec<_> =
-        (0..2).zip(&valves).map(|(i, valve)| (i, Endpoint::new(Direct(valve.clone())))).collect();
+    let valves = ["a", "b"].map(|name| Valve::gated(name, Gate::Shut));
+    valves.iter().for_each(|valve| valve.act(Act::Hang));
+    let endpoints: Vec<_> = (0..2).zip(&valves).map(|(i, valve)| (i, valve.endpoint())).collect();
     let policy = RingHash::by(KEY).bounded(1.0);
     let balance: Balance<Direct<Valve>, _> =
         Builder::new().starting_at(0).balance(discover::list(endpoints), policy).unwrap();
@@ -316,9 +262,9 @@ async fn calls_that_waited_keep_the_bound() {
     };
     // All wait for both; then both are ready.
     poll();
-    valves.iter().for_each(Valve::open);
+    valves.iter().for_each(|valve| valve.turn(Gate::Open));
     poll();
-    let runs = [0, 1].map(|i| valves[i].runs.load(Ordering::SeqCst));
+    let runs = [0, 1].map(|i| valves[i].calls());
     assert_eq!(runs[0] + runs[1], 8);
     assert!(runs.iter().all(|&runs| runs <= 4), "{runs:?} where each may hold ceil(8 / 2)");
 }

@@ -14,8 +14,9 @@ use tower::Service;
 
 use crate::{
     bed::{SECOND, eject1},
-    keyed_bed::{Ask, Deed, KEY, KeyedBed, KeyedBy, Open, at_once, each_keyed, keys},
+    keyed_bed::{Ask, KEY, KeyedBed, KeyedBy, Open, at_once, each_keyed, keys},
     keyed_bounded_exact::Model,
+    support::Act,
 };
 
 const ABC: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
@@ -100,11 +101,11 @@ fn shares_that_are_not_round_keep_the_bound() {
 fn every_end<S: Structure + Clone>(policy: KeyedBy<S>) {
     let mut bed = KeyedBed::with(off(), policy.bounded(1.0), &ABC);
     assert_clean(&bed);
-    for deed in [Deed::Done, Deed::Fails] {
+    for deed in [Act::Ok, Act::Err] {
         drop(bed.call(Ask::of("hot").deed(deed)));
         assert_clean(&bed);
     }
-    let panics = || drop(bed.start(Ask::of("hot").deed(Deed::Panics)));
+    let panics = || drop(bed.start(Ask::of("hot").deed(Act::Panic)));
     catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
     assert_clean(&bed);
     drop(bed.balance.clone().call(Ask::of("hot")));
@@ -170,7 +171,7 @@ fn tried_and_full<S: Structure + Clone>(policy: KeyedBy<S>) {
     let scope = Attempts::new();
     let attempt = || {
         let mut balance = bed.balance.clone();
-        let ask = Ask::of("hot").deed(Deed::Fails);
+        let ask = Ask::of("hot").deed(Act::Err);
         at_once(scope.scope(async move { balance.call(ask).await })).unwrap_err();
     };
     attempt();
@@ -193,7 +194,7 @@ fn keyless<S: Structure + Clone>(policy: KeyedBy<S>) {
     for fallback in [Fallback::Rotate, Fallback::Random] {
         let policy = policy.clone().bounded(1.0).fallback(fallback);
         let bed = KeyedBed::with(off(), policy, &ABC[..2]);
-        let hold = || bed.start(Ask::default().deed(Deed::Hangs)).unwrap_err();
+        let hold = || bed.start(Ask::default().deed(Act::Hang)).unwrap_err();
         let mut calls = Vec::new();
         for total in 1..40_u64 {
             calls.push(hold());
@@ -230,7 +231,7 @@ fn retries_without_a_key_try_everybody() {
         let scope = Attempts::new();
         for n in 0..3 {
             let mut balance = bed.balance.clone();
-            let ask = Ask::default().deed(Deed::Fails);
+            let ask = Ask::default().deed(Act::Err);
             at_once(scope.scope(async move { balance.call(ask).await })).unwrap_err();
             if n == 0 {
                 // Others take turns in between.

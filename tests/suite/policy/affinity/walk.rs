@@ -17,8 +17,9 @@ use tower::{Service, ServiceBuilder, retry};
 use crate::{
     bed::{SECOND, eject1},
     keyed_bed::{
-        Ask, Deed, KEY, KeyedBed, KeyedBy, Target, Walks, at_once, count, each_keyed, firsts, keys,
+        Ask, KEY, KeyedBed, KeyedBy, Target, Walks, at_once, count, each_keyed, firsts, keys,
     },
+    support::Act,
 };
 
 const SET: [(&str, u32); 6] = [("a", 1), ("b", 2), ("c", 1), ("d", 3), ("e", 1), ("f", 1)];
@@ -87,7 +88,7 @@ fn retry_layer<S: Structure + Clone>(policy: KeyedBy<S>) {
             .layer(AttemptsLayer::new())
             .retry(Retries(retries))
             .service(bed.balance.clone());
-        let error = at_once(stack.call(Ask::of(&key).deed(Deed::Fails))).unwrap_err();
+        let error = at_once(stack.call(Ask::of(&key).deed(Act::Err))).unwrap_err();
         assert_eq!(error.endpoint(), Some(&*order(&policy, &key)[retries]));
     }
 }
@@ -223,7 +224,7 @@ fn keyless_retries<S: Structure + Clone>(policy: KeyedBy<S>) {
             let scope = counterpoise::Attempts::new();
             for _ in 0..SET.len() {
                 let mut balance = bed.balance.clone();
-                let ask = Ask::default().deed(Deed::Fails);
+                let ask = Ask::default().deed(Act::Err);
                 at_once(scope.scope(async move { balance.call(ask).await })).unwrap_err();
             }
             let mut names = scope.names();
