@@ -16,10 +16,7 @@ use tower::{
 
 use crate::{
     probes::{Gate, answers, call, for_each_policy},
-    support::{
-        Act, Answer, Broken, Site, settle,
-        waiting::{Again, probes},
-    },
+    support::{Act, Answer, Broken, Site, retries::Retries, settle, waiting::probes},
 };
 
 // ===== types =====
@@ -95,7 +92,7 @@ async fn works_under_the_layers_of_tower_and_in_a_box() {
             .buffer(8)
             .timeout(Duration::from_secs(1))
             .layer(AttemptsLayer::new())
-            .retry(Again(1))
+            .retry(Retries::new(1))
             .layer(layer.clone())
             .service(());
         let mut boxed: BoxCloneSyncService<(), Answer, BoxError> = BoxCloneSyncService::new(stack);

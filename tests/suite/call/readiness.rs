@@ -18,8 +18,10 @@ use tower::{
 use crate::{
     probes::{Gate, answers, call, count, for_each_policy},
     support::{
-        Act, Answer, Broken, Site, settle,
-        waiting::{Again, over, probes, start},
+        Act, Answer, Broken, Site,
+        retries::Retries,
+        settle,
+        waiting::{over, probes, start},
     },
 };
 
@@ -33,7 +35,7 @@ async fn b98_every_call_is_on_the_instance_that_was_made_ready() {
         let builder = Builder::new().health(Health::off());
         let balance = over(builder, &[&a, &b], policy).await;
         for _ in 0..1_000 {
-            let stack = ServiceBuilder::new().retry(Again(1)).service(balance.clone());
+            let stack = ServiceBuilder::new().retry(Retries::new(1)).service(balance.clone());
             let _ = call(&mut { stack }).await;
         }
         let stats = balance.stats();
@@ -124,7 +126,7 @@ async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
         let balance = over(Builder::new().health(health), &[&a, &b], policy).await;
         let stack = ServiceBuilder::new()
             .layer(AttemptsLayer::new())
-            .retry(Again(1))
+            .retry(Retries::new(1))
             .service(balance.clone());
         let call_all = async || {
             for _ in 0..100 {

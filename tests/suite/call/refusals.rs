@@ -19,8 +19,10 @@ use tower::{
 use crate::{
     probes::{Gate, answers, call, for_each_policy},
     support::{
-        Act, Answer, Site, Sites, settle,
-        waiting::{Again, over, probes, start},
+        Act, Answer, Site, Sites,
+        retries::Retries,
+        settle,
+        waiting::{over, probes, start},
     },
 };
 
@@ -80,8 +82,10 @@ async fn b110_shed_load_that_is_ignored_keeps_its_turns_and_the_retry_moves_on()
     sites["a"].act(Act::Hang);
     let mut held = start(&balance);
     assert!(held.poll().is_pending());
-    let stack =
-        ServiceBuilder::new().layer(AttemptsLayer::new()).retry(Again(1)).service(balance.clone());
+    let stack = ServiceBuilder::new()
+        .layer(AttemptsLayer::new())
+        .retry(Retries::new(1))
+        .service(balance.clone());
     for _ in 0..20 {
         assert_eq!(stack.clone().oneshot(()).await.unwrap(), Answer::From("b"));
     }

@@ -12,7 +12,8 @@ use crate::{
     probes::{Gate, call, for_each_policy},
     support::{
         Act, Answer,
-        waiting::{Again, over, probes, start},
+        retries::Retries,
+        waiting::{over, probes, start},
     },
 };
 
@@ -26,7 +27,7 @@ async fn b108_no_retry_goes_to_the_endpoint_that_failed_it() {
         let balance = over(builder, &[&a, &b], policy).await;
         let stack = ServiceBuilder::new()
             .layer(AttemptsLayer::new())
-            .retry(Again(1))
+            .retry(Retries::new(1))
             .service(balance.clone());
         for round in 0..100 {
             for probe in [&a, &b] {
@@ -57,7 +58,8 @@ async fn b108_with_nobody_else_the_retry_goes_to_the_same() {
     a.act(Act::Err);
     let builder = Builder::new().health(Health::off());
     let balance = over(builder, &[&a], RoundRobin::new()).await;
-    let stack = ServiceBuilder::new().layer(AttemptsLayer::new()).retry(Again(2)).service(balance);
+    let stack =
+        ServiceBuilder::new().layer(AttemptsLayer::new()).retry(Retries::new(2)).service(balance);
     stack.oneshot(()).await.unwrap_err();
     assert_eq!(a.calls(), 3, "a preference, not a ban");
 }
@@ -72,7 +74,7 @@ async fn b108_each_of_many_retries_goes_to_another() {
         let balance = over(builder, &refs, policy).await;
         for round in 1..=20 {
             let attempts = Attempts::new();
-            let retry = ServiceBuilder::new().retry(Again(6)).service(balance.clone());
+            let retry = ServiceBuilder::new().retry(Retries::new(6)).service(balance.clone());
             attempts.scope(retry.oneshot(())).await.unwrap_err();
             let mut names: Vec<_> = attempts.names().iter().map(ToString::to_string).collect();
             names.sort();

@@ -1,15 +1,13 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
-use counterpoise::{
-    Builder, Classify, Error, Health, Outcome, health::Overload, observe::EndpointState,
-};
+use counterpoise::{Builder, Classify, Health, Outcome, health::Overload, observe::EndpointState};
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
-use tower::{Service, ServiceBuilder, ServiceExt, retry};
+use tower::{Service, ServiceBuilder, ServiceExt};
 
 use crate::{
     bed::{Bed, MILLISECOND, SECOND, eject1, eject3, refusals, share},
-    support::{Act, Answer, Broken, Site, settle},
+    support::{Act, Answer, Broken, Site, retries::Retries, settle},
 };
 
 // ===== what counts as a failure =====
@@ -344,28 +342,11 @@ async fn a_drained_endpoint_keeps_its_count() {
 
 // ===== retries =====
 
-/// Retries failed calls, at once.
-#[derive(Clone)]
-struct Retries(usize);
-
-impl retry::Policy<(), Answer, Error> for Retries {
-    type Future = std::future::Ready<()>;
-
-    fn retry(&mut self, _: &mut (), result: &mut Result<Answer, Error>) -> Option<Self::Future> {
-        self.0 = self.0.checked_sub(usize::from(result.is_err()))?;
-        result.is_err().then(|| std::future::ready(()))
-    }
-
-    fn clone_request(&mut self, (): &()) -> Option<()> {
-        Some(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn b75_a_poisonous_request_counts_once_per_attempt() {
     let names = ["a", "b", "c"];
     let mut bed = Bed::new(&names, eject3()).await;
-    let client = ServiceBuilder::new().retry(Retries(2)).service(bed.balance.clone());
+    let client = ServiceBuilder::new().retry(Retries::new(2)).service(bed.balance.clone());
     for round in 0..10 {
         names.iter().for_each(|name| bed.sites[name].act(Act::Err));
         let error = client.clone().oneshot(()).await.unwrap_err();

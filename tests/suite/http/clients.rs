@@ -19,9 +19,10 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use reqwest::{Client, Method, Request, Response};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, retry, timeout::error::Elapsed};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, timeout::error::Elapsed};
 
 use crate::servers::{Seen, Server, soon, until};
+use crate::support::retries::Retries;
 
 type Http = Balance<Origin, RoundRobin, Client>;
 
@@ -29,30 +30,6 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// So long that it never ends within a test.
 const LONG: Duration = Duration::from_secs(3600);
-
-/// Sends a request again, as often as the number says.
-#[derive(Debug, Clone)]
-struct Retries(usize);
-
-impl retry::Policy<Request, Response, BoxError> for Retries {
-    type Future = std::future::Ready<()>;
-
-    fn retry(
-        &mut self,
-        _request: &mut Request,
-        result: &mut Result<Response, BoxError>,
-    ) -> Option<Self::Future> {
-        if result.is_ok() {
-            return None;
-        }
-        self.0 = self.0.checked_sub(1)?;
-        Some(std::future::ready(()))
-    }
-
-    fn clone_request(&mut self, request: &Request) -> Option<Request> {
-        request.try_clone()
-    }
-}
 
 /// A client that heeds no proxy settings of the machine.
 fn client() -> Client {
@@ -135,7 +112,7 @@ async fn a_server_that_dies_is_ejected_and_comes_back() {
     until(|| layer.stats().counts.members == 3).await;
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
-        .retry(Retries(1))
+        .retry(Retries::by(1, Request::try_clone))
         .map_err(BoxError::from)
         .layer(layer.clone())
         .service(client());
@@ -304,7 +281,7 @@ async fn a_stack_of_timeout_and_retry_yields_our_error_in_a_box() {
         .panic_mode(PanicMode::Fail);
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
-        .retry(Retries(1))
+        .retry(Retries::by(1, Request::try_clone))
         .timeout(LONG)
         .layer(layer(health, &servers))
         .service(client());
@@ -342,7 +319,7 @@ async fn a_retry_goes_to_another_server_whatever_the_policy_names() {
     servers[0].kill().await;
     let endpoints = discover::list(servers.iter().map(Server::entry));
     let stack = ServiceBuilder::new()
-        .retry(Retries(1))
+        .retry(Retries::by(1, Request::try_clone))
         .map_err(BoxError::from)
         .layer(Builder::new().health(Health::off()).layer(endpoints, First).unwrap())
         .service(client());

@@ -7,6 +7,7 @@ pub(crate) mod keyed_bed;
 pub(crate) mod numbers;
 pub(crate) mod outlier_bed;
 pub(crate) mod probes;
+pub(crate) mod retries;
 pub(crate) mod servers;
 mod service;
 pub(crate) mod table;

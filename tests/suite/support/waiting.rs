@@ -7,32 +7,12 @@ use std::{
 
 use counterpoise::{Balance, Builder, Direct, discover, policy::Pick};
 use tokio_test::task;
-use tower::{Service, ServiceExt, retry::Policy as RetryPolicy};
+use tower::{Service, ServiceExt};
 
 use crate::{
     probes::{Gate, Probe, name},
     support::settle,
 };
-
-/// Retries so many times.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Again(pub(crate) usize);
-
-impl<Res, E> RetryPolicy<(), Res, E> for Again {
-    type Future = std::future::Ready<()>;
-
-    fn retry(&mut self, _request: &mut (), result: &mut Result<Res, E>) -> Option<Self::Future> {
-        if result.is_ok() {
-            return None;
-        }
-        self.0 = self.0.checked_sub(1)?;
-        Some(std::future::ready(()))
-    }
-
-    fn clone_request(&mut self, (): &()) -> Option<()> {
-        Some(())
-    }
-}
 
 pub(crate) type Probes<P> = Balance<Direct<Probe>, P>;
 

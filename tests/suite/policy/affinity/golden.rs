@@ -50,11 +50,16 @@ fn assert_picks<S: Structure>(
     let want = numbers(&set["picks"]);
     assert_eq!(want.len(), keys.len());
     let mut lost = 0;
-    for (key, want) in keys.iter().zip(want) {
-        let owners = map.owners(key.as_bytes());
-        let picked = owners.iter().find(|owner| !out.iter().any(|&out| names[out] == **owner));
+    let is_in = |owner: &&str| !out.iter().any(|&out| names[out] == **owner);
+    for (n, (key, want)) in keys.iter().zip(want).enumerate() {
+        let owner = map.owner(key.as_bytes()).filter(is_in);
+        // The whole order takes long in a large table: it is walked where it matters, and to see
+        // that it begins with the owner.
+        let is_walked = owner.is_none() || n % 32 == 0;
+        let walk = || map.owners(key.as_bytes()).into_iter().find(is_in);
+        let picked = if is_walked { walk() } else { owner };
         match picked {
-            Some(picked) => assert_eq!(*picked, names[want], "{} {key:?}", set["name"]),
+            Some(picked) => assert_eq!(picked, names[want], "{} {key:?}", set["name"]),
             None => lost += 1,
         }
     }

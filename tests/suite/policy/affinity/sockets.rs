@@ -13,9 +13,10 @@ use tonic::{
     transport::{self, Channel},
 };
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-use tower::{Service, ServiceBuilder, ServiceExt, retry};
+use tower::{Service, ServiceBuilder, ServiceExt};
 
 use crate::servers::{Seen, Server, soon, until};
+use crate::support::retries::Retries;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -52,30 +53,6 @@ fn foreseen() -> Homes {
 
 fn user_name(user: usize) -> String {
     format!("user-{user}")
-}
-
-/// Sends a request again, as often as the number says.
-#[derive(Debug, Clone)]
-struct Retries(usize);
-
-impl retry::Policy<Request, Response, BoxError> for Retries {
-    type Future = std::future::Ready<()>;
-
-    fn retry(
-        &mut self,
-        _request: &mut Request,
-        result: &mut Result<Response, BoxError>,
-    ) -> Option<Self::Future> {
-        if result.is_ok() {
-            return None;
-        }
-        self.0 = self.0.checked_sub(1)?;
-        Some(std::future::ready(()))
-    }
-
-    fn clone_request(&mut self, request: &Request) -> Option<Request> {
-        request.try_clone()
-    }
 }
 
 fn by_user(request: &Request) -> Option<Key<'_>> {
@@ -115,7 +92,7 @@ async fn a_reqwest_client_keeps_users_with_servers() {
     until(|| layer.stats().counts.members == 3).await;
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
-        .retry(Retries(1))
+        .retry(Retries::by(1, Request::try_clone))
         .map_err(BoxError::from)
         .layer(layer.clone())
         .service(Client::builder().no_proxy().build().unwrap());

@@ -1,7 +1,5 @@
 //! A key's own order of endpoints: who is next when the first may not be picked, or was tried.
 
-use std::sync::Arc;
-
 use counterpoise::{
     AttemptsLayer, Balance, Builder, Health,
     error::ErrorKind,
@@ -12,14 +10,14 @@ use counterpoise::{
     },
 };
 use tokio::time::advance;
-use tower::{Service, ServiceBuilder, retry};
+use tower::{Service, ServiceBuilder};
 
 use crate::{
     bed::{SECOND, eject1},
     keyed_bed::{
         Ask, KEY, KeyedBed, KeyedBy, Target, Walks, at_once, count, each_keyed, firsts, keys,
     },
-    support::Act,
+    support::{Act, retries::Retries},
 };
 
 const SET: [(&str, u32); 6] = [("a", 1), ("b", 2), ("c", 1), ("d", 3), ("e", 1), ("f", 1)];
@@ -61,32 +59,13 @@ fn after_the_last_choice_comes_the_first_again() {
     each_keyed!(all_tried);
 }
 
-#[derive(Debug, Clone)]
-struct Retries(usize);
-
-impl<E> retry::Policy<Ask, Arc<str>, E> for Retries {
-    type Future = std::future::Ready<()>;
-
-    fn retry(&mut self, _ask: &mut Ask, result: &mut Result<Arc<str>, E>) -> Option<Self::Future> {
-        if result.is_ok() {
-            return None;
-        }
-        self.0 = self.0.checked_sub(1)?;
-        Some(std::future::ready(()))
-    }
-
-    fn clone_request(&mut self, ask: &Ask) -> Option<Ask> {
-        Some(ask.clone())
-    }
-}
-
 fn retry_layer<S: Structure + Clone>(policy: KeyedBy<S>) {
     let bed = KeyedBed::with(off(), policy.clone(), &SET);
     for (n, key) in keys(60).into_iter().enumerate() {
         let retries = n % SET.len();
         let mut stack = ServiceBuilder::new()
             .layer(AttemptsLayer::new())
-            .retry(Retries(retries))
+            .retry(Retries::new(retries))
             .service(bed.balance.clone());
         let error = at_once(stack.call(Ask::of(&key).deed(Act::Err))).unwrap_err();
         assert_eq!(error.endpoint(), Some(&*order(&policy, &key)[retries]));
