@@ -17,9 +17,4 @@ mod policy;
 mod support;
 
 // Short paths to what many tests share.
-use call::attacks as adversary_waiting;
-use health::{limits, slow_start};
-use http::statuses as http_bodies;
-use observe::event_attacks as adversary_events;
-use policy::affinity::{bounded as keyed_bounded, bounded_exact as keyed_bounded_exact};
-use support::{bed, body_bed, fleet, keyed_bed, numbers, outlier_bed, probes, servers, table};
+use support::{bed, body_bed, fleet, keyed_bed, probes, servers, table};

@@ -15,8 +15,8 @@ use tower::{
 };
 
 use crate::{
-    probes::{Gate, answers, call, for_each_policy},
-    support::{Act, Answer, Broken, Site, retries::Retries, settle, waiting::probes},
+    probes::{Gate, answers, call, for_each_policy, probes},
+    support::{Act, Answer, Broken, Site, retries::Retries, settle},
 };
 
 // ===== types =====

@@ -5,5 +5,6 @@ mod panics;
 mod readiness;
 mod refusals;
 mod retries;
+mod spinning_attacks;
 mod waiting;
 mod waiting_changes;

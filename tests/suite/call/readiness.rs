@@ -16,13 +16,8 @@ use tower::{
 };
 
 use crate::{
-    probes::{Gate, answers, call, count, for_each_policy},
-    support::{
-        Act, Answer, Broken, Site,
-        retries::Retries,
-        settle,
-        waiting::{over, probes, start},
-    },
+    probes::{Gate, answers, call, count, for_each_policy, over, probes, start},
+    support::{Act, Answer, Broken, Site, retries::Retries, settle},
 };
 
 // ===== B98: readiness belongs to one instance =====

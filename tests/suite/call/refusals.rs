@@ -17,13 +17,8 @@ use tower::{
 };
 
 use crate::{
-    probes::{Gate, answers, call, for_each_policy},
-    support::{
-        Act, Answer, Site, Sites,
-        retries::Retries,
-        settle,
-        waiting::{over, probes, start},
-    },
+    probes::{Gate, answers, call, for_each_policy, over, probes, start},
+    support::{Act, Answer, Site, Sites, retries::Retries, settle},
 };
 
 // ===== B110, B112 =====

@@ -9,12 +9,8 @@ use counterpoise::{
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::{
-    probes::{Gate, call, for_each_policy},
-    support::{
-        Act, Answer,
-        retries::Retries,
-        waiting::{over, probes, start},
-    },
+    probes::{Gate, call, for_each_policy, over, probes, start},
+    support::{Act, Answer, retries::Retries},
 };
 
 // ===== B108: retries =====

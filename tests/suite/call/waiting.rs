@@ -15,11 +15,10 @@ use tower::{
 };
 
 use crate::{
-    probes::{Gate, Probe, answers, call, for_each_policy, name},
-    support::{
-        Act, Answer, Site, settle,
-        waiting::{Probes, over, probes, rest, start},
+    probes::{
+        Gate, Probe, Probes, answers, call, for_each_policy, name, over, probes, rest, start,
     },
+    support::{Act, Answer, Site, settle},
 };
 
 // ===== B102, B104: waiting =====

@@ -9,11 +9,8 @@ use counterpoise::{
 use tokio::time::{Instant, advance};
 
 use crate::{
-    probes::{Gate, Probe, answers, call},
-    support::{
-        Act, Answer, settle,
-        waiting::{over, polled, probes, rest, start},
-    },
+    probes::{Gate, Probe, answers, call, over, polled, probes, rest, start},
+    support::{Act, Answer, settle},
 };
 
 #[tokio::test(start_paused = true)]

@@ -23,9 +23,9 @@ use tokio_test::task::{self, Spawn};
 use tower::Service;
 
 use crate::{
-    adversary_waiting::{attend, over},
     bed::{SECOND, eject1},
     body_bed::{BodyBed, Echo, Reply, Script, endpoint, poll, read, reply},
+    call::attacks::{attend, over},
     keyed_bed::{Ask, KEY, KeyedBed},
     probes::{Gate, Probe, call},
     support::{Act, Answer, Broken, settle},

@@ -14,7 +14,7 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     bed::{MILLISECOND, SECOND, eject1},
-    limits::failing,
+    health::limits::failing,
     support::{Act, Answer, Sites, settle},
 };
 

@@ -18,11 +18,11 @@ use tokio_test::task;
 use tower::Service;
 
 use crate::{
-    adversary_events::Dice,
-    adversary_waiting::{attend, over},
     bed::{MILLISECOND, SECOND, eject1, refusals},
+    call::attacks::{attend, over},
     fleet::{Fleet, Job, KEY, KeyedBy, Sharing, each_policy},
     keyed_bed::{self, KeyedBed},
+    observe::event_attacks::Dice,
     probes::{Compiles, Gate, Probe, call, name},
     support::{Act, Site, settle},
 };

@@ -16,7 +16,7 @@ use tokio::time::advance;
 use crate::{
     bed::{MILLISECOND, SECOND, eject1},
     fleet::{Fleet, Job, KEY, KeyedBy, Push, Sharing, each_policy, is_likely},
-    slow_start::{OLDS, near, ramp},
+    health::slow_start::{OLDS, near, ramp},
     support::Act,
 };
 

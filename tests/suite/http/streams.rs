@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tower::{Layer, ServiceExt};
 
 use crate::{
-    http_bodies::{
+    http::statuses::{
         Ask, Client, LONG, NAMES, ask, client, get, layer, shares, stack, stats, strict,
     },
     servers::{Server, soon},

@@ -4,7 +4,7 @@ use std::any::type_name;
 
 use counterpoise::{Builder, policy::Pick};
 
-use crate::numbers::{Numbers, each_rotation, tally};
+use crate::table::{Numbers, each_rotation, tally};
 
 /// Where counters of 31, 32, 63 and 64 bits wrap: the last one at zero.
 const WRAPS: [u64; 4] = [1 << 31, 1 << 32, 1 << 63, 0];

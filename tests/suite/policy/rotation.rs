@@ -17,8 +17,8 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{
     bed::{Bed, share},
-    numbers::{Numbers, each_rotation, tally},
     support::{Answer, Site, Sites, settle},
+    table::{Numbers, each_rotation, tally},
 };
 
 async fn b06<P: Pick<()>>(policy: impl Fn() -> P) {

@@ -13,8 +13,8 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     bed::{Bed, share},
-    numbers::{Numbers, each_rotation, tally},
     support::{Act, Answer},
+    table::{Numbers, each_rotation, tally},
 };
 
 async fn b27<P: Pick<()>>(policy: impl Fn() -> P) {

@@ -4,14 +4,11 @@ pub(crate) mod bed;
 pub(crate) mod body_bed;
 pub(crate) mod fleet;
 pub(crate) mod keyed_bed;
-pub(crate) mod numbers;
-pub(crate) mod outlier_bed;
 pub(crate) mod probes;
 pub(crate) mod retries;
 pub(crate) mod servers;
 mod service;
 pub(crate) mod table;
-pub(crate) mod waiting;
 
 use std::collections::HashMap;
 

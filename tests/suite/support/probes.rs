@@ -4,16 +4,21 @@ use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+};
 
 use counterpoise::{
-    Endpoint,
-    policy::{Policy, View},
+    Balance, Builder, Direct, Endpoint, discover,
+    policy::{Pick, Policy, View},
 };
 use futures::channel::mpsc;
+use tokio_test::task;
 use tower::{Service, ServiceExt, discover::Change};
 
 pub(crate) use crate::support::Gate;
-use crate::support::{Answer, Broken, Scripted};
+use crate::support::{Answer, Broken, Scripted, settle};
 
 pub(crate) type Probe = Scripted;
 
@@ -115,4 +120,53 @@ impl<Req, P: counterpoise::policy::Pick<Req>> counterpoise::policy::Pick<Req> fo
     ) -> counterpoise::policy::Choice {
         self.policy.pick(table, request, turn)
     }
+}
+
+// ===== calls that wait =====
+
+pub(crate) type Probes<P> = Balance<Direct<Probe>, P>;
+
+/// Returns a balancer over probes that has seen them all.
+pub(crate) async fn over<P: Pick<()>>(builder: Builder, probes: &[&Probe], policy: P) -> Probes<P> {
+    let list = probes.iter().enumerate().map(|(i, probe)| (i, probe.endpoint()));
+    let balance = builder.starting_at(0).balance(discover::list(list), policy).unwrap();
+    settle().await;
+    balance
+}
+
+/// Starts a call, which is then a future that nothing has polled.
+pub(crate) fn start<S: Service<()> + Clone>(balance: &S) -> task::Spawn<S::Future> {
+    let mut clone = balance.clone();
+    assert!(task::spawn(clone.ready()).poll().is_ready());
+    task::spawn(clone.call(()))
+}
+
+/// Waits for a call to end; returns its result and how often it was polled.
+pub(crate) async fn polled<F: Future>(call: F) -> (F::Output, usize) {
+    let (mut call, mut polls) = (pin!(call), 0);
+    let result = poll_fn(|cx| {
+        polls += 1;
+        assert!(polls < 1_000, "a busy loop");
+        call.as_mut().poll(cx)
+    });
+    (result.await, polls)
+}
+
+/// Polls a call that waits until it is quiet, which it must soon be.
+pub(crate) fn rest<F: Future>(waiting: &mut task::Spawn<F>) {
+    for _ in 0..4 {
+        assert!(waiting.poll().is_pending());
+        if !waiting.is_woken() {
+            return;
+        }
+    }
+    panic!("a busy loop");
+}
+
+pub(crate) fn probes<const N: usize>(gates: [Gate; N]) -> [Probe; N] {
+    let mut number = 0;
+    gates.map(|gate| {
+        number += 1;
+        Probe::gated(name("p", number), gate)
+    })
 }

@@ -1,6 +1,7 @@
-//! A balancer over endpoints that answer with their number, driven by hand: no runtime, no
-//! waiting, every change at the very moment.
+//! Endpoints that answer with their number: in a [`Table`], driven by hand, with no runtime and no
+//! waiting, every change at the very moment; or as [`Numbers`], in a runtime.
 
+use std::ops::Range;
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -12,9 +13,9 @@ use counterpoise::{
     discover::{self, Handle},
     policy::Pick,
 };
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt};
 
-use crate::support::{Act, Request, Scripted};
+use crate::support::{Act, Request, Scripted, settle};
 
 /// Answers with its number, or fails if the request says so.
 pub(crate) type Echo = Scripted<usize, Fail>;
@@ -107,3 +108,83 @@ impl<P: Pick<Fail>> Table<P> {
         counts
     }
 }
+
+/// A service that answers with its number.
+pub(crate) type Number = Scripted<usize>;
+
+/// A balancer over numbers, and what changes its set.
+pub(crate) struct Numbers<P: Pick<()>> {
+    pub(crate) handle: Handle<usize, Direct<Number>>,
+    pub(crate) balance: Balance<Direct<Number>, P>,
+}
+
+impl<P: Pick<()>> Numbers<P> {
+    /// Builds over the empty set.
+    pub(crate) fn new(policy: P, builder: Builder) -> Self {
+        let (handle, changes) = discover::channel();
+        Self { handle, balance: builder.balance(changes, policy).unwrap() }
+    }
+
+    /// Builds over the numbers below `n`, each with weight 1.
+    pub(crate) async fn below(n: usize, policy: P, first_ticket: u64) -> Self {
+        let numbers = Self::new(policy, Builder::new().starting_at(first_ticket));
+        numbers.set(0..n).await;
+        numbers
+    }
+
+    /// Makes these the set, each with weight 1.
+    pub(crate) async fn set(&self, numbers: Range<usize>) {
+        self.fill(numbers, 1).await;
+    }
+
+    /// Makes these the set, each with this weight.
+    pub(crate) async fn fill(&self, numbers: Range<usize>, weight: u32) {
+        self.handle.set(numbers.map(|n| (n, Number::new(n).endpoint().weight(weight))));
+        settle().await;
+    }
+
+    /// Inserts a number.
+    pub(crate) async fn insert(&self, n: usize, weight: u32) {
+        self.handle.insert(n, Number::new(n).endpoint().weight(weight));
+        settle().await;
+    }
+
+    pub(crate) async fn remove(&self, n: usize) {
+        self.handle.remove(&n);
+        settle().await;
+    }
+
+    /// Returns who answers the next calls.
+    pub(crate) async fn take(&mut self, calls: usize) -> Vec<usize> {
+        let mut answers = Vec::new();
+        for _ in 0..calls {
+            answers.push(self.balance.ready().await.unwrap().call(()).await.unwrap());
+        }
+        answers
+    }
+}
+
+/// Returns how often each number below `n` occurs.
+pub(crate) fn tally(n: usize, answers: &[usize]) -> Vec<usize> {
+    let mut counts = vec![0; n];
+    for &answer in answers {
+        counts[answer] += 1;
+    }
+    counts
+}
+
+/// Runs a check with every policy that rotates.
+macro_rules! each_rotation {
+    ($check:ident) => {
+        $check(counterpoise::policy::RoundRobin::new).await;
+        $check(counterpoise::policy::ModuloRoundRobin::new).await;
+        $check(counterpoise::policy::RoundRobin::new).await;
+        $check(|| counterpoise::policy::BoxPolicy::new(counterpoise::policy::RoundRobin::new()))
+            .await;
+        $check(|| {
+            counterpoise::policy::BoxPolicy::new(counterpoise::policy::ModuloRoundRobin::new())
+        })
+        .await;
+    };
+}
+pub(crate) use each_rotation;

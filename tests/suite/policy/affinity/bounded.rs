@@ -15,7 +15,7 @@ use tower::Service;
 use crate::{
     bed::{SECOND, eject1},
     keyed_bed::{Ask, KEY, KeyedBed, KeyedBy, Open, at_once, each_keyed, keys},
-    keyed_bounded_exact::Model,
+    policy::affinity::bounded_exact::Model,
     support::Act,
 };
 

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 use crate::{
     keyed_bed::{Ask, KEY, KeyedBed, KeyedBy, Open},
-    keyed_bounded::assert_clean,
+    policy::affinity::bounded::assert_clean,
 };
 
 const ABC: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];

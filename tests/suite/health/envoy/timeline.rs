@@ -32,7 +32,7 @@ pub(crate) fn rate_row(name: &str) -> Row {
 }
 
 fn all() -> impl Iterator<Item = Row> {
-    let text = include_str!("../../golden/envoy_outlier.json");
+    let text = include_str!("../../../golden/envoy_outlier.json");
     let file: Value = serde_json::from_str(text).unwrap();
     file["scenarios"].as_array().unwrap().clone().into_iter().map(Row)
 }

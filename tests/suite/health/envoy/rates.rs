@@ -4,7 +4,7 @@ use counterpoise::{Health, health::OutlierDetection};
 
 use crate::{
     bed::MILLISECOND,
-    outlier_bed::{Ejection, Row, Timeline, rate_row, replayed_under, share},
+    health::envoy::timeline::{Ejection, Row, Timeline, rate_row, replayed_under, share},
 };
 
 /// Our settings for the same, but for the margin.

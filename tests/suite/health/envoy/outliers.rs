@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::outlier_bed::{Call, Row, Timeline, replayed, replayed_under, row, rows, share};
+use super::timeline::{Call, Row, Timeline, replayed, replayed_under, row, rows, share};
 
 /// Returns what we make of a row, and what Envoy did.
 async fn sides(row: &Row) -> [Timeline; 2] {
