@@ -1,4 +1,4 @@
-//! The behaviour of the crate, through its public API: a folder for each room of the crate.
+//! The behaviour of the crate, through its public API: a folder for each module of the crate.
 //!
 //! Tests named `b01_…` are cases that went wrong in other load balancers: `tests/CASES.md` lists
 //! them.

@@ -1,5 +1,6 @@
 //! What many tests share.
 
+mod answer;
 pub(crate) mod bed;
 pub(crate) mod body_bed;
 pub(crate) mod fleet;
@@ -14,8 +15,10 @@ use std::collections::HashMap;
 
 use counterpoise::{Direct, discover};
 
-pub(crate) use service::{Act, Answer, Broken, Gate, Request, Scripted, Text};
+pub(crate) use answer::{Answer, Broken, Text};
+pub(crate) use service::{Act, Gate, Request, Scripted};
 
+/// An endpoint that is called by a word and takes requests without content.
 pub(crate) type Site = Scripted;
 
 /// The sites of a test, by name.

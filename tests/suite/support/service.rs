@@ -1,8 +1,7 @@
 //! The service of most tests: its readiness and its answers follow a script.
 
 use std::{
-    error,
-    fmt::{self, Debug, Display},
+    fmt::{self, Debug},
     future::{Future, pending},
     marker::PhantomData,
     mem,
@@ -19,6 +18,8 @@ use counterpoise::{Direct, Endpoint};
 use futures::future::BoxFuture;
 use tokio::{task::yield_now, time::sleep};
 use tower::Service;
+
+use super::answer::{Broken, Name, Text};
 
 /// What an endpoint does with a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,97 +55,6 @@ pub(crate) enum Gate {
     FailsOnce,
     Panics,
 }
-
-/// What a call was answered with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
-    From(&'static str),
-    Rejected(&'static str),
-}
-
-impl Answer {
-    /// The endpoint that answered.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::From(name) | Self::Rejected(name) => name,
-        }
-    }
-}
-
-/// The error of an endpoint.
-#[derive(Debug)]
-pub(crate) struct Broken(pub(crate) &'static str);
-
-impl Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is broken", self.0)
-    }
-}
-
-impl error::Error for Broken {}
-
-/// What an endpoint is called, and what it answers with.
-pub(crate) trait Name: Clone + Display {
-    type Answer;
-
-    fn answer(self) -> Self::Answer;
-    fn refuse(self) -> Self::Answer;
-
-    /// The error of the endpoint.
-    fn broken(&self) -> Broken {
-        Broken("the endpoint")
-    }
-}
-
-/// A name that answers with an [`Answer`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Text(&'static str);
-
-impl From<&'static str> for Text {
-    fn from(name: &'static str) -> Self {
-        Self(name)
-    }
-}
-
-impl Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl Name for Text {
-    type Answer = Answer;
-
-    fn answer(self) -> Answer {
-        Answer::From(self.0)
-    }
-
-    fn refuse(self) -> Answer {
-        Answer::Rejected(self.0)
-    }
-
-    fn broken(&self) -> Broken {
-        Broken(self.0)
-    }
-}
-
-/// Names that are their own answers.
-macro_rules! answers_with_itself {
-    ($($name:ty),*) => {$(
-        impl Name for $name {
-            type Answer = Self;
-
-            fn answer(self) -> Self {
-                self
-            }
-
-            fn refuse(self) -> Self {
-                self
-            }
-        }
-    )*};
-}
-answers_with_itself!(u32, usize, Arc<str>);
 
 /// What a test calls endpoints with.
 pub(crate) trait Request {
@@ -266,7 +176,7 @@ impl<N, R> Scripted<N, R> {
 
 impl<R> Scripted<Text, R> {
     pub(crate) fn name(&self) -> &'static str {
-        self.shared.name.0
+        self.shared.name.text()
     }
 }
 
