@@ -16,7 +16,7 @@ use allocation_counter::measure;
 use counterpoise::{
     Balance, Direct, Health,
     health::OutlierDetection,
-    policy::{LeastRequest, PeakEwma, Pick, RoundRobin},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{Noop, balance, now, two_threads};
@@ -68,7 +68,11 @@ where
     });
 }
 
-fn ours<P: Pick<u64>>(policy: P, health: Health, n: usize) -> Balance<Direct<Noop>, P> {
+fn ours<P: Policy<Picker: Picker<u64>>>(
+    policy: P,
+    health: Health,
+    n: usize,
+) -> Balance<Direct<Noop>, P> {
     balance(policy, health, std::iter::repeat_n(1, n))
 }
 

@@ -7,11 +7,12 @@ mod support;
 
 use counterpoise::{
     Health,
-    policy::{Pick, RoundRobin, SmoothWeighted, WeightedRandom},
+    policy::{Picker, Policy, RoundRobin, SmoothWeighted, WeightedRandom},
 };
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::cell::{Cell, RefCell};
-use support::{Driven, balance};
+use support::{Driven, balance, now};
+use tower::Service;
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 
@@ -20,7 +21,7 @@ fn few(n: usize) -> Vec<u32> {
 }
 
 /// One endpoint's weight changes; and then the next call comes.
-fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn reweight<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         let driven = RefCell::new(Driven::new(new(), Health::new(), few(n)));
         let weight = Cell::new(1);
@@ -30,8 +31,8 @@ fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
         };
         let mut group = c.benchmark_group(format!("one weight changes, {name}"));
         group.bench_function(BenchmarkId::new("publish", n), |b| b.iter(change));
-        group.bench_function(BenchmarkId::new("first pick after it", n), |b| {
-            let pick = |()| driven.borrow().balance.preview(&7);
+        group.bench_function(BenchmarkId::new("first call after it", n), |b| {
+            let pick = |()| now(driven.borrow_mut().balance.call(7));
             b.iter_batched(change, pick, BatchSize::PerIteration);
         });
         group.finish();
@@ -39,7 +40,7 @@ fn reweight<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
 }
 
 /// One endpoint joins and leaves again.
-fn membership<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn membership<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         let mut driven = Driven::new(new(), Health::new(), few(n));
         c.bench_function(&format!("one joins and leaves, {name}/{n}"), |b| {
@@ -52,7 +53,7 @@ fn membership<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) 
 }
 
 /// A whole set is discovered at once.
-fn build<P: Pick<u64>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
+fn build<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         c.bench_function(&format!("a set is discovered, {name}/{n}"), |b| {
             b.iter(|| balance(new(), Health::new(), few(n)));

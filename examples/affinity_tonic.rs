@@ -8,7 +8,8 @@ mod support;
 use std::{collections::BTreeMap, sync::Arc};
 
 use counterpoise::{
-    Attempts, Balance, BoxError, Direct, Endpoint, discover, http::key::Header,
+    Attempts, Balance, BoxError, Endpoint, discover,
+    http::{GrpcChannel, key::Header},
     policy::affinity::RingHash,
 };
 use support::grpc::serve;
@@ -18,7 +19,7 @@ use tonic::{
 };
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-type Client = HealthClient<Balance<Direct<Channel>, RingHash<Header>>>;
+type Client = HealthClient<Balance<GrpcChannel<Channel>, RingHash<Header>>>;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
@@ -26,7 +27,7 @@ async fn main() -> Result<(), BoxError> {
     let mut endpoints = Vec::new();
     for address in [first.address, second.address, third.address] {
         let channel = transport::Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-        endpoints.push((address, Endpoint::new(Direct(channel))));
+        endpoints.push((address, Endpoint::new(GrpcChannel(channel))));
     }
     // Metadata of a gRPC request are headers of the HTTP request that carries it.
     let policy = RingHash::by_header("x-user");

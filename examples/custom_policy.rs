@@ -2,7 +2,7 @@
 //!
 //! Run it with `cargo run --example custom_policy`. Calls of one tenant go to one endpoint,
 //! its home, as long as that is in service; to the next one after it while it is not; and
-//! calls without a tenant go round.
+//! calls without a tenant are spread evenly.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 
 use counterpoise::{
     Balance, BoxError, Direct, Endpoint, discover,
-    policy::{Choice, Pick, Policy, Turn, View},
+    policy::{Candidates, Members, PickContext, PickResult, Picker, Policy},
 };
 use tokio::task::yield_now;
 use tower::{ServiceExt, service_fn};
@@ -22,7 +22,7 @@ struct Query {
     tenant: Option<&'static str>,
 }
 
-/// Requests that may belong to somebody.
+/// Requests that may belong to a tenant.
 trait Tenant {
     fn tenant(&self) -> Option<&str>;
 }
@@ -38,35 +38,53 @@ impl Tenant for Query {
 #[derive(Debug)]
 struct Sticky;
 
-/// What a pick needs to know of the members, compiled once per change of the set: for each
-/// of a few slots of tenants, the members in the order of their bids.
-struct Slots(Vec<Vec<usize>>);
-
 /// Tenants beyond this number share slots.
 const SLOTS: usize = 256;
 
 impl Policy for Sticky {
-    type Table = Slots;
+    type Picker = Slots;
 
-    /// Knows the members and no request. All members, not the eligible ones alone: so an
+    /// Sees the members and no request. All members, not the eligible ones alone: so an
     /// ejection moves no tenant but those of the endpoint that is out.
-    fn compile(&self, view: &View<'_>, _previous: Option<&Slots>) -> Slots {
+    fn build(&self, members: &Members<'_>, _previous: Option<&Slots>) -> Slots {
         let order = |slot: usize| {
-            let mut members: Vec<usize> = (0..view.members().len()).collect();
-            members.sort_by_cached_key(|&member| bid(slot, view.members()[member].name()));
-            members
+            let bids: Vec<_> = members.iter().map(|member| bid(slot, member.name())).collect();
+            let mut order: Vec<usize> = (0..bids.len()).collect();
+            order.sort_by_key(|&index| bids[index]);
+            order
         };
         Slots((0..SLOTS).map(order).collect())
     }
 }
 
-impl<R: Tenant> Pick<R> for Sticky {
-    /// Knows one request. The index it returns is one of `View::members`.
-    fn pick(&self, table: &Slots, request: &R, turn: &Turn<'_>) -> Choice {
-        let Some(tenant) = request.tenant() else { return Choice::Any };
-        let slot = (hash(tenant) % SLOTS as u64) as usize;
-        let mut members = table.0[slot].iter().copied();
-        members.find(|&member| turn.is_eligible(member)).map_or(Choice::Any, Choice::Member)
+/// Built once for each change of the set: for each of a few slots of tenants, the indexes of the
+/// members in the order of their bids.
+struct Slots(Vec<Vec<usize>>);
+
+impl Slots {
+    fn order(&self, tenant: &str) -> &[usize] {
+        &self.0[(hash(tenant) % SLOTS as u64) as usize]
+    }
+}
+
+impl<R: Tenant> Picker<R> for Slots {
+    /// Sees one request: the first endpoint of the tenant's order that may take it.
+    fn pick(&self, request: &R, cx: &PickContext<'_>) -> PickResult {
+        let Some(tenant) = request.tenant() else { return PickResult::Any };
+        let first = self.order(tenant).iter().find(|&&index| cx.accepts(index));
+        first.map_or(PickResult::Any, |&index| PickResult::Member(index))
+    }
+
+    /// The whole order, for retries and the like. A tenant is bound to it: an ejected endpoint is
+    /// tested with a call of its own tenants.
+    fn candidates(&self, request: &R, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
+        let Some(tenant) = request.tenant() else { return cx.shuffle(skip, out) };
+        out.bind();
+        for &index in self.order(tenant).iter().skip(skip) {
+            if !out.push(index) {
+                break;
+            }
+        }
     }
 }
 
@@ -101,13 +119,13 @@ async fn main() -> Result<(), BoxError> {
     }
     println!("homes: {homes:?}");
 
-    // Calls of nobody go round.
+    // Calls without a tenant are spread evenly.
     for _ in 0..3 {
         let answer = balance.clone().oneshot(Query { tenant: None }).await?;
-        println!("nobody is with {answer}");
+        println!("without a tenant: {answer}");
     }
 
-    // When an endpoint leaves, its tenants move, and nobody else.
+    // When an endpoint leaves, its tenants move, and no others.
     discovery.remove(&"amber");
     while balance.stats().endpoints.len() > 2 {
         yield_now().await;

@@ -7,7 +7,7 @@
 mod support;
 
 use counterpoise::{
-    Attempts, Balance, BoxError, Direct, Endpoint, Error, discover, policy::RoundRobin,
+    Attempts, Balance, BoxError, Endpoint, Error, discover, http::GrpcChannel, policy::RoundRobin,
 };
 use support::grpc::{Running, serve};
 use tonic::{
@@ -20,7 +20,7 @@ use tonic_health::{
 };
 
 /// Generated clients run over a `Balance` as they do over a `Channel`.
-type Client = HealthClient<Balance<Direct<Channel>, RoundRobin>>;
+type Client = HealthClient<Balance<GrpcChannel<Channel>, RoundRobin>>;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
@@ -30,7 +30,7 @@ async fn main() -> Result<(), BoxError> {
     let mut endpoints = Vec::new();
     for address in [first.address, second.address, third.address] {
         let channel = transport::Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-        endpoints.push((address, Endpoint::new(Direct(channel))));
+        endpoints.push((address, Endpoint::new(GrpcChannel(channel))));
     }
     let balance = Balance::new(discover::list(endpoints), RoundRobin::new());
     let client = HealthClient::new(balance.clone());

@@ -20,7 +20,7 @@ use counterpoise::{
     checks::{self, Checks},
     discover::{self, Changes},
     health::{OutlierDetection, Overload, SlowStart},
-    http::{Origin, Status},
+    http::Origin,
     policy::PeakEwma,
 };
 use reqwest::{Method, Request, Response};
@@ -31,7 +31,7 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-type Balance = BalanceLayer<Origin, PeakEwma, Status>;
+type Balance = BalanceLayer<Origin, PeakEwma>;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
@@ -84,7 +84,7 @@ fn balance(changes: Changes<&'static str, Origin>) -> Result<Balance, BoxError> 
         .slow_start(SlowStart::new(2 * second))
         .outlier_detection(OutlierDetection::new())
         .interval(second);
-    let builder = Builder::new().health(health).classify(Status::new()).on_event(tell);
+    let builder = Builder::new().health(health).on_event(tell);
     Ok(builder.layer(changes, PeakEwma::new().decay(second))?)
 }
 

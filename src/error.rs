@@ -5,14 +5,14 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 /// Any error, as the services of tower box it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a balanced call.
+/// The error of a balanced call. Clones share one source.
 ///
 /// An error of the endpoint's own service is kept as it was in
 /// [`source`](StdError::source) (or [`find`](Self::find)), beside the endpoint's name. When
 /// no endpoint could be used, [`counts`](Self::counts) says why.
 ///
 /// A timeout above the balancer makes an error of its own, which knows no endpoint:
-/// [`Attempts`](crate::Attempts) tell where the request was.
+/// [`Attempts`](crate::Attempts) list the endpoints that the request was sent to.
 ///
 /// With the feature `tonic`, the errors of calls that were never sent carry a
 /// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`; for
@@ -21,13 +21,14 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// ```
 /// # fn handle(error: &counterpoise::Error) {
 /// if error.is_unavailable() {
-///     eprintln!("nobody there: {:?}", error.counts());
+///     eprintln!("no endpoint: {:?}", error.counts());
 /// } else if let Some(name) = error.endpoint() {
 ///     eprintln!("{name} failed: {:?}", std::error::Error::source(error));
 /// }
 /// # }
 /// ```
-pub struct Error(Box<Inner>);
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
 
 struct Inner {
     kind: ErrorKind,
@@ -61,7 +62,7 @@ pub enum ErrorKind {
     /// As many calls wait for an endpoint as may wait.
     TooManyWaiting,
     /// The policy refused the request, named an endpoint that does not exist, or panicked
-    /// while compiling its table.
+    /// while building its picker.
     Policy,
 }
 
@@ -82,54 +83,38 @@ pub struct Counts {
 }
 
 impl Error {
-    fn build(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            endpoint: None,
-            counts: Counts::default(),
-            detail: None,
-            source: None,
-        }))
-    }
-
     /// The endpoint's service returned an error.
     pub(crate) fn call(endpoint: Arc<str>, source: BoxError) -> Self {
-        let mut error = Self::build(ErrorKind::Call);
-        error.0.endpoint = Some(endpoint);
-        error.0.source = Some(source);
-        error
+        let mut inner = Inner::new(ErrorKind::Call);
+        inner.endpoint = Some(endpoint);
+        inner.source = Some(source);
+        Self(Arc::new(inner))
     }
 
     /// The endpoint's service failed to become ready.
     pub(crate) fn not_ready(endpoint: Arc<str>, source: BoxError) -> Self {
-        let mut error = Self::build(ErrorKind::ReadyFailed);
-        error.0.endpoint = Some(endpoint);
-        error.unsent(Some(source))
+        let mut inner = Inner::new(ErrorKind::ReadyFailed);
+        inner.endpoint = Some(endpoint);
+        inner.unsent(Some(source))
     }
 
     /// Nothing could be used, with the cause where one is known.
     pub(crate) fn unavailable(kind: ErrorKind, counts: Counts, cause: Option<BoxError>) -> Self {
-        let mut error = Self::build(kind);
-        error.0.counts = counts;
-        error.unsent(cause)
+        let mut inner = Inner::new(kind);
+        inner.counts = counts;
+        inner.unsent(cause)
     }
 
     /// The policy did not name an endpoint.
     pub(crate) fn policy(detail: impl Into<String>) -> Self {
-        let mut error = Self::build(ErrorKind::Policy);
-        error.0.detail = Some(detail.into());
-        error.unsent(None)
-    }
-
-    /// Marks the error as one of a request that was not sent, for protocols that tell.
-    fn unsent(mut self, cause: Option<BoxError>) -> Self {
-        self.0.source = unsent_source(&self, cause);
-        self
+        let mut inner = Inner::new(ErrorKind::Policy);
+        inner.detail = Some(detail.into());
+        inner.unsent(None)
     }
 
     /// Returns what went wrong.
     #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
@@ -142,20 +127,20 @@ impl Error {
     /// Returns true if the request was not sent to any endpoint, so that sending it again
     /// is safe.
     #[must_use]
-    pub const fn is_unsent(&self) -> bool {
+    pub fn is_unsent(&self) -> bool {
         !matches!(self.0.kind, ErrorKind::Call)
     }
 
     /// Returns true if no endpoint could be used, for other reasons than the policy's.
     #[must_use]
-    pub const fn is_unavailable(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         !matches!(self.0.kind, ErrorKind::Call | ErrorKind::Policy)
     }
 
     /// Returns how many endpoints there were and what kept them from being used; all zero
     /// for an error that came from an endpoint.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub fn counts(&self) -> Counts {
         self.0.counts
     }
 
@@ -194,11 +179,24 @@ fn first<'e, E: StdError + 'static>(
     None
 }
 
-impl fmt::Display for Error {
+impl Inner {
+    const fn new(kind: ErrorKind) -> Self {
+        let counts = Counts { members: 0, ejected: 0, drained: 0, unready: 0 };
+        Self { kind, endpoint: None, counts, detail: None, source: None }
+    }
+
+    /// Makes the error of a request that was not sent, for protocols that say so.
+    fn unsent(mut self, cause: Option<BoxError>) -> Error {
+        self.source = unsent_source(&self, cause);
+        Error(Arc::new(self))
+    }
+}
+
+impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.counts;
-        let name = self.endpoint().unwrap_or_default();
-        match self.0.kind {
+        let counts = self.counts;
+        let name = self.endpoint.as_deref().unwrap_or_default();
+        match self.kind {
             ErrorKind::Call => write!(f, "the call to endpoint {name} failed"),
             ErrorKind::ReadyFailed => write!(f, "endpoint {name} failed to become ready"),
             ErrorKind::ReadyTimeout => write!(f, "no endpoint became ready in time: {counts}"),
@@ -208,10 +206,16 @@ impl fmt::Display for Error {
             ErrorKind::DiscoveryEnded => write!(f, "discovery ended and left no endpoints"),
             ErrorKind::TooManyWaiting => write!(f, "too many calls wait for an endpoint"),
             ErrorKind::Policy => {
-                let detail = self.0.detail.as_deref().unwrap_or("no endpoint named");
+                let detail = self.detail.as_deref().unwrap_or("no endpoint named");
                 write!(f, "the policy could not choose: {detail}")
             }
         }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -274,8 +278,8 @@ impl StdError for ConfigError {}
 /// one from which `tonic::Status::from_error` reads `Unavailable`; or, where the policy
 /// could not choose, `FailedPrecondition`, because trying again would not help.
 #[cfg(feature = "tonic")]
-fn unsent_source(error: &Error, cause: Option<BoxError>) -> Option<BoxError> {
-    if error.kind() == ErrorKind::Policy {
+fn unsent_source(error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
+    if error.kind == ErrorKind::Policy {
         return Some(Box::new(tonic::Status::failed_precondition(error.to_string())));
     }
     let cause = cause.unwrap_or_else(|| error.to_string().into());
@@ -284,6 +288,37 @@ fn unsent_source(error: &Error, cause: Option<BoxError>) -> Option<BoxError> {
 
 /// Returns the source of an error whose request was not sent.
 #[cfg(not(feature = "tonic"))]
-fn unsent_source(_error: &Error, cause: Option<BoxError>) -> Option<BoxError> {
+fn unsent_source(_error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
     cause
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_everything_and_sources_too() {
+        let error = Error::call("a".into(), Box::new(ConfigError::new("field", "is wrong")));
+        let clone = error.clone();
+        drop(error);
+        assert_eq!((clone.kind(), clone.endpoint()), (ErrorKind::Call, Some("a")));
+        assert_eq!(clone.to_string(), "the call to endpoint a failed");
+        assert_eq!(clone.find::<ConfigError>().unwrap().field(), "field");
+        let first: *const ConfigError = clone.find().unwrap();
+        let second = clone.clone();
+        assert!(std::ptr::eq(first, second.find().unwrap()), "one source");
+        assert_eq!(format!("{clone:?}"), format!("{second:?}"));
+    }
+
+    #[cfg(feature = "tonic")]
+    #[test]
+    fn clones_have_the_status_of_the_first() {
+        let code = |error: &Error| tonic::Status::from_error(Box::new(error.clone())).code();
+        let empty = Error::unavailable(ErrorKind::Empty, Counts::default(), None);
+        assert_eq!(code(&empty.clone()), tonic::Code::Unavailable);
+        assert_eq!(code(&Error::policy("no").clone()), tonic::Code::FailedPrecondition);
+        let unready = Error::not_ready("a".into(), "closed".into());
+        assert_eq!(code(&unready), tonic::Code::Unavailable);
+        assert!(Error::find_in(&tonic::Status::from_error(Box::new(unready))).is_some());
+    }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{error::Counts, util::lock};
+use crate::{endpoint::Labels, error::Counts, util::lock};
 
 /// Something that happened to an endpoint, or to the set.
 ///
@@ -38,6 +38,12 @@ pub enum Event {
         endpoint: Arc<str>,
         /// Its weight.
         weight: u32,
+        /// Its tier.
+        tier: u32,
+        /// Its zone, if it has one.
+        zone: Option<Arc<str>>,
+        /// Its labels.
+        labels: Labels,
     },
     /// An endpoint was taken out of service.
     #[non_exhaustive]
@@ -137,8 +143,8 @@ pub(crate) struct Listener(Arc<dyn Fn(&Event) + Send + Sync>);
 pub(crate) struct Events {
     listeners: Vec<Listener>,
     queue: Mutex<VecDeque<Event>>,
-    /// Held by whoever is telling.
-    telling: Mutex<()>,
+    /// Held by whoever is delivering.
+    delivering: Mutex<()>,
 }
 
 impl Listener {
@@ -162,23 +168,23 @@ impl Events {
     }
 
     /// Returns whether anybody listens.
-    pub(crate) const fn is_heard(&self) -> bool {
+    pub(crate) const fn has_listeners(&self) -> bool {
         !self.listeners.is_empty()
     }
 
     /// Adds events behind all that came before. Called where their order is decided.
     pub(crate) fn add(&self, events: impl IntoIterator<Item = Event>) {
-        if self.is_heard() {
+        if self.has_listeners() {
             lock(&self.queue).extend(events);
         }
     }
 
     /// Tells what was added, unless somebody is at it, who then tells this, too.
-    pub(crate) fn tell(&self) {
-        while self.is_heard() && !lock(&self.queue).is_empty() {
-            let _telling = match self.telling.try_lock() {
-                Ok(telling) => telling,
-                Err(TryLockError::Poisoned(telling)) => telling.into_inner(),
+    pub(crate) fn deliver(&self) {
+        while self.has_listeners() && !lock(&self.queue).is_empty() {
+            let _delivering = match self.delivering.try_lock() {
+                Ok(delivering) => delivering,
+                Err(TryLockError::Poisoned(delivering)) => delivering.into_inner(),
                 Err(TryLockError::WouldBlock) => return,
             };
             while let Some(event) = self.next() {

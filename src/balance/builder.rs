@@ -1,24 +1,18 @@
 //! Settings, and the ways to build with them.
 
-use std::{fmt, hash::Hash, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 
 use crate::balance::{layer::BalanceLayer, service::Balance};
 use crate::{
-    call::completion::AtHead,
+    call::completion::{AtHead, Implied},
     cluster::{Cluster, settings::Settings, spawn::Spawner},
-    discover::driver::Driver,
-    endpoint::Endpoint,
-    error::{BoxError, ConfigError},
+    discover::{Driver, Source},
+    error::ConfigError,
     event::{Event, Listener},
-    health::{
-        classify::{Classify, ErrorsAreFailures},
-        outcome::Outcome,
-        settings::Health,
-    },
+    health::{classify::Classify, outcome::Outcome, settings::Health},
     policy::Policy,
 };
 
@@ -27,8 +21,7 @@ use crate::{
 /// | setting | default |
 /// |---|---|
 /// | [`health`](Self::health) | [`Health::new`] |
-/// | [`classify`](Self::classify) | [`ErrorsAreFailures`] |
-/// | [`ends`](Self::ends) | [`AtHead`] |
+/// | [`classify`](Self::classify), [`judge`](Self::judge) | [`Implied`]: by the target |
 /// | [`wait_for_endpoints`](Self::wait_for_endpoints) | 5 s |
 /// | [`wait_when_empty`](Self::wait_when_empty) | false |
 /// | [`wait_for_ready`](Self::wait_for_ready) | 30 s |
@@ -49,16 +42,15 @@ use crate::{
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Builder<K = ErrorsAreFailures, E = AtHead> {
+pub struct Builder<J = Implied> {
     settings: Settings,
-    classify: K,
-    ends: E,
+    judge: J,
 }
 
 impl Builder {
     /// Creates a builder with the defaults.
     pub fn new() -> Self {
-        Self { settings: Settings::default(), classify: ErrorsAreFailures, ends: AtHead }
+        Self { settings: Settings::default(), judge: Implied }
     }
 }
 
@@ -68,34 +60,47 @@ impl Default for Builder {
     }
 }
 
-impl<K, E> Builder<K, E> {
+impl<J> Builder<J> {
     /// Sets when endpoints are ejected and how they come back. Default: [`Health::new`].
     pub fn health(mut self, health: Health) -> Self {
         self.settings.health = health;
         self
     }
 
-    /// Sets what the result of a call says about its endpoint. Default:
-    /// [`ErrorsAreFailures`].
-    pub fn classify<L>(self, classify: L) -> Builder<L, E> {
-        Builder { settings: self.settings, classify, ends: self.ends }
+    /// Sets what the result of a call says about its endpoint; calls are over at their heads, as by
+    /// [`AtHead`]. Default: what the target implies, see [`Implied`].
+    ///
+    /// For a classifier that sees the end of the body: [`judge`](Self::judge).
+    pub fn classify<K>(self, classify: K) -> Builder<AtHead<K>> {
+        self.judge(AtHead::new(classify))
     }
 
-    /// Sets a closure as [`classify`](Self::classify) does; its types need be written once.
-    pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<F, E>
+    /// Sets a closure as [`classify`](Self::classify) does. The types of its argument must be
+    /// written out: `|result: Result<&Response, &Error>| …`.
+    pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<AtHead<F>>
     where
         F: Fn(Result<&Res, &Err>) -> Outcome + Classify<Res, Err>,
     {
         self.classify(classify)
     }
 
-    /// Sets when a call is over, which is when it leaves the number of calls in flight and when
-    /// its outcome and latency are told. Default: [`AtHead`].
+    /// Sets when a call is over and what it says about its endpoint. Default: [`Implied`].
     ///
-    /// For `http::Response` it may be at the first data or at the end of the body, see
-    /// `http::AtFirstData` and `http::AtBodyEnd`. Their responses have another type of body.
-    pub fn ends<F>(self, ends: F) -> Builder<K, F> {
-        Builder { settings: self.settings, classify: self.classify, ends }
+    /// When a call is over, it leaves the number of calls in flight, and its outcome and latency
+    /// are counted. For `http::Response` that may be with the first data or at the end of the
+    /// body, by `http::AtFirstData` or `http::AtBodyEnd`: the response then has another type of
+    /// body.
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")]
+    /// # fn builder() {
+    /// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder};
+    ///
+    /// let builder = Builder::new().judge(AtBodyEnd::new(Grpc::new()));
+    /// # }
+    /// ```
+    pub fn judge<K>(self, judge: K) -> Builder<K> {
+        Builder { settings: self.settings, judge }
     }
 
     /// Sets how long calls wait for the first endpoints, and for others if the set is empty
@@ -146,11 +151,11 @@ impl<K, E> Builder<K, E> {
         self
     }
 
-    /// Adds a listener that is told what happens to endpoints. Default: none.
+    /// Adds a listener for what happens to endpoints. Default: none.
     ///
-    /// Each event is told once, in order, by whichever call or task brought it about or was
-    /// telling others already; so the listener should be quick. It may look at the balancer, and
-    /// change it. A panic of it goes no further than the panic hook.
+    /// The listener gets each event once, in order. It runs in the call or task that caused the
+    /// event, or in one that delivers others at that moment, so it should be quick. It may read
+    /// the balancer and change it. A panic of the listener goes no further than the panic hook.
     ///
     /// ```
     /// use counterpoise::{Builder, Event};
@@ -174,11 +179,9 @@ impl<K, E> Builder<K, E> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<BalanceLayer<T, P, K, E>, ConfigError>
+    ) -> Result<BalanceLayer<T, P, J>, ConfigError>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -196,15 +199,12 @@ impl<K, E> Builder<K, E> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<Balance<T, P, (), K, E>, ConfigError>
+    ) -> Result<Balance<T, P, (), J>, ConfigError>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
         T: Send + Sync + 'static,
         P: Policy,
-        K: Clone,
-        E: Clone,
+        J: Clone,
     {
         Ok(self.layer(discover, policy)?.layer(()))
     }
@@ -220,9 +220,9 @@ impl<K, E> Builder<K, E> {
         self,
         discover: D,
         policy: P,
-    ) -> Result<(BalanceLayer<T, P, K, E>, Driver<D, T, P>), ConfigError>
+    ) -> Result<(BalanceLayer<T, P, J>, Driver<D, T, P>), ConfigError>
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -230,11 +230,9 @@ impl<K, E> Builder<K, E> {
         Ok(self.connect(discover, policy))
     }
 
-    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, K, E>
+    pub(super) fn spawn<D, T, P>(self, discover: D, policy: P) -> BalanceLayer<T, P, J>
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
         T: Send + Sync + 'static,
         P: Policy,
     {
@@ -243,24 +241,23 @@ impl<K, E> Builder<K, E> {
         layer
     }
 
-    #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
     pub(super) fn connect<D, T, P>(
         self,
         discover: D,
         policy: P,
-    ) -> (BalanceLayer<T, P, K, E>, Driver<D, T, P>)
+    ) -> (BalanceLayer<T, P, J>, Driver<D, T, P>)
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
         P: Policy,
     {
         let (spawner, closed) = Spawner::new();
         let cluster = Arc::new(Cluster::new(policy, self.settings, spawner, Instant::now()));
         let driver = Driver::new(discover, &cluster, closed);
-        (BalanceLayer { cluster, classify: self.classify, ends: self.ends }, driver)
+        (BalanceLayer { cluster, judge: self.judge }, driver)
     }
 }
 
-impl<K, E> fmt::Debug for Builder<K, E> {
+impl<J> fmt::Debug for Builder<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
     }

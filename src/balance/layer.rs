@@ -1,22 +1,20 @@
 //! The layer that users write.
 
-use std::{fmt, hash::Hash, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 
 use crate::balance::{builder::Builder, service::Balance};
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
-    call::completion::AtHead,
+    call::completion::Implied,
     checks::{self, Checker, Checks, Probe},
     cluster::Cluster,
-    discover::driver::Driver,
-    endpoint::Endpoint,
-    error::{BoxError, ConfigError, Error},
-    health::{capacity::CapacityChange, classify::ErrorsAreFailures},
+    discover::{Driver, Source},
+    error::{ConfigError, Error},
+    health::capacity::CapacityChange,
     observe::stats::Stats,
     policy::Policy,
 };
@@ -43,10 +41,9 @@ use std::time::Duration;
 ///     .layer(BalanceLayer::new(endpoints, RoundRobin::new()))
 ///     .service("the client that all endpoints share");
 /// ```
-pub struct BalanceLayer<T, P: Policy, K = ErrorsAreFailures, E = AtHead> {
+pub struct BalanceLayer<T, P: Policy, J = Implied> {
     pub(super) cluster: Arc<Cluster<T, P>>,
-    pub(super) classify: K,
-    pub(super) ends: E,
+    pub(super) judge: J,
 }
 
 impl<T, P> BalanceLayer<T, P>
@@ -56,20 +53,18 @@ where
 {
     /// Balances over what `discover` yields, with default settings.
     ///
-    /// `discover` is any stream of `Result<Change<K, Endpoint<T>>, E>`. It is followed by a
-    /// spawned task: at once inside a tokio runtime, else from the first call on. The task
+    /// `discover` is any [`Source`]: a stream of `Result<Change<K, Endpoint<T>>, E>`. A spawned
+    /// task follows it: at once inside a tokio runtime, else from the first call on. The task
     /// ends with the stream, or with the last service and layer.
     ///
-    /// Mind the timeout above: a call that it drops counts as a failure of the endpoint only
+    /// A timeout above drops calls. A dropped call counts as a failure of the endpoint only
     /// if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
     /// default 1 s. Under a shorter timeout set that too, or endpoints that hang are never
-    /// ejected. For this and all other settings see [`Builder::layer`].
+    /// ejected. [`Builder::layer`] has this and all other settings.
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
     {
         Builder::new().spawn(discover, policy)
     }
@@ -80,13 +75,13 @@ where
     /// driver is not polled.
     pub fn pair<D>(discover: D, policy: P) -> (Self, Driver<D, T, P>)
     where
-        D: Discover<Service = Endpoint<T>>,
+        D: Source<Target = T>,
     {
         Builder::new().connect(discover, policy)
     }
 }
 
-impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
+impl<T, P: Policy, J> BalanceLayer<T, P, J> {
     /// Returns what the next pick would see: endpoints, their health, load and counters.
     ///
     /// Changes nothing. Cost: O(n).
@@ -101,8 +96,7 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
 
-    /// Returns a future that asks the endpoints how they are; see
-    /// [`Balance::check`].
+    /// Returns a future that checks the endpoints; see [`Balance::check`].
     ///
     /// # Errors
     ///
@@ -135,23 +129,21 @@ impl<T, P: Policy, K, E> BalanceLayer<T, P, K, E> {
     }
 }
 
-impl<T, P: Policy, K: Clone, E: Clone, C> Layer<C> for BalanceLayer<T, P, K, E> {
-    type Service = Balance<T, P, C, K, E>;
+impl<T, P: Policy, J: Clone, C> Layer<C> for BalanceLayer<T, P, J> {
+    type Service = Balance<T, P, C, J>;
 
     fn layer(&self, client: C) -> Self::Service {
-        let (classify, ends) = (self.classify.clone(), self.ends.clone());
-        Balance { cluster: Arc::clone(&self.cluster), client, classify, ends }
+        Balance { cluster: Arc::clone(&self.cluster), client, judge: self.judge.clone() }
     }
 }
 
-impl<T, P: Policy, K: Clone, E: Clone> Clone for BalanceLayer<T, P, K, E> {
+impl<T, P: Policy, J: Clone> Clone for BalanceLayer<T, P, J> {
     fn clone(&self) -> Self {
-        let (classify, ends) = (self.classify.clone(), self.ends.clone());
-        Self { cluster: Arc::clone(&self.cluster), classify, ends }
+        Self { cluster: Arc::clone(&self.cluster), judge: self.judge.clone() }
     }
 }
 
-impl<T, P: Policy, K, E> fmt::Debug for BalanceLayer<T, P, K, E> {
+impl<T, P: Policy, J> fmt::Debug for BalanceLayer<T, P, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BalanceLayer").field("cluster", &self.cluster).finish_non_exhaustive()
     }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::Hash,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -11,7 +10,6 @@ use std::{
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower::discover::Discover;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,26 +19,24 @@ use crate::{
     balance::layer::BalanceLayer,
     call::{
         attempts::Attempts,
+        completion::{Implied, Judge},
         exclusions::Exclusions,
-        future::{Judge, ResponseFuture},
-        pick::Missed,
+        future::ResponseFuture,
+        pick::{self, Missed},
         wait::Waiting,
     },
 };
 use crate::{
-    call::completion::{AtHead, Ends},
     checks::{self, Checker, Checks, Probe},
-    cluster::Cluster,
-    endpoint::{Endpoint, Target},
+    cluster::{Cluster, node::NodeState},
+    discover::Source,
+    endpoint::Target,
     error::{BoxError, ConfigError, Error},
-    health::{
-        capacity::CapacityChange,
-        classify::{Classify, ErrorsAreFailures},
-    },
+    health::capacity::CapacityChange,
     observe::stats::Stats,
     policy::{
-        Pick, Policy,
-        affinity::{Keyed, Owner, Structure, keeps},
+        Picker, Policy,
+        affinity::{Keyed, Owner, Skipped, Structure, keeps},
     },
 };
 
@@ -69,11 +65,10 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-pub struct Balance<T, P: Policy, C = (), K = ErrorsAreFailures, E = AtHead> {
+pub struct Balance<T, P: Policy, C = (), J = Implied> {
     pub(super) cluster: Arc<Cluster<T, P>>,
     pub(super) client: C,
-    pub(super) classify: K,
-    pub(super) ends: E,
+    pub(super) judge: J,
 }
 
 impl<T, P> Balance<T, P>
@@ -88,15 +83,13 @@ where
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
-        D: Discover<Service = Endpoint<T>> + Send + 'static,
-        D::Error: Into<BoxError>,
-        D::Key: Hash + Clone + fmt::Display + Send,
+        D: Source<Target = T> + Send + 'static,
     {
         BalanceLayer::new(discover, policy).layer(())
     }
 }
 
-impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
+impl<T, P: Policy, C, J> Balance<T, P, C, J> {
     /// Returns what the next pick would see: endpoints, their health, load and counters.
     ///
     /// Changes nothing. Cost: O(n).
@@ -105,8 +98,8 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
         Stats::of(&self.cluster)
     }
 
-    /// Returns a future that asks the endpoints how they are, beside the calls, and ejects those
-    /// that are not well: to be spawned. See [`checks`].
+    /// Returns a future that checks the endpoints beside the calls, and ejects those that fail
+    /// their checks. It has to be spawned. See [`checks`].
     ///
     /// It ends with the last service and layer of the balancer.
     ///
@@ -149,24 +142,14 @@ impl<T, P: Policy, C, K, E> Balance<T, P, C, K, E> {
     /// Every policy gives it the share of what is left; at 0 none picks it. One that keeps keys
     /// hands over the rest of the endpoint's keys, always the same ones. The factor has a
     /// resolution of 1/65,536 and stays until the next one, or until the endpoint leaves the set;
-    /// an insert of the same key keeps it. Endpoints are told by name; of several that share one,
-    /// all get it. Cost: that of a rebuild.
+    /// an insert of the same key keeps it. The endpoint is found by its name; if several share
+    /// the name, all get the factor. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
-
-    /// Returns the index that the policy names for a request, without calling anything.
-    /// For measurements: it draws a ticket.
-    #[doc(hidden)]
-    pub fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
-    where
-        P: Pick<Req>,
-    {
-        self.cluster.preview(request)
-    }
 }
 
-impl<T, A, S, C, K, E> Balance<T, Keyed<A, S>, C, K, E>
+impl<T, A, S, C, J> Balance<T, Keyed<A, S>, C, J>
 where
     A: Send + Sync + 'static,
     S: Structure,
@@ -179,32 +162,47 @@ where
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
         let snapshot = self.cluster.snapshot.load();
-        let table = snapshot.table.as_ref();
-        let walk = table.map(|table| self.cluster.policy.walk(table, key)).unwrap_or_default();
+        let picker = snapshot.picker.as_ref();
+        let walk = picker.map(|picker| picker.walk(key)).unwrap_or_default();
         let owner = |index: usize| {
             let node = snapshot.nodes.get(index)?;
             let capacity = snapshot.capacities.get(index).copied();
             let keeps = capacity.is_none_or(|capacity| keeps(key, &node.state.name, capacity));
-            Some(Owner::of(&node.state, snapshot.panic, keeps))
+            Some(Owner {
+                name: Arc::clone(&node.state.name),
+                skipped: skipped(&node.state, snapshot.panic, keeps),
+            })
         };
         walk.into_iter().filter_map(owner).collect()
     }
 }
 
-impl<T, P, C, K, E, Req> Service<Req> for Balance<T, P, C, K, E>
+/// Returns why an endpoint is passed over for a key.
+fn skipped(node: &NodeState, panic: bool, keeps: bool) -> Option<Skipped> {
+    if node.health.load().is_drained() {
+        Some(Skipped::Drained)
+    } else if node.health.admit(panic).is_none() {
+        Some(Skipped::Ejected)
+    } else if !keeps {
+        Some(Skipped::Capacity)
+    } else {
+        None
+    }
+}
+
+impl<T, P, C, J, Req> Service<Req> for Balance<T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
     C: Clone,
-    K: Clone
-        + Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
-    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    J: Judge<T, C, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Response = E::Response;
+    type Response = J::Response;
     type Error = Error;
-    type Future = ResponseFuture<Req, T, P, C, K, E>;
+    type Future = ResponseFuture<Req, T, P, C, J>;
 
     /// Is always ready, and reserves nothing.
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -212,52 +210,45 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        self.cluster.launch();
+        self.cluster.spawn_driver();
         let now = Instant::now();
         let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);
-        let chosen = self.cluster.choose(&request, &mut exclusions, now, attach);
+        let chosen = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
         let unready = match chosen {
-            Ok(mut placed) => {
-                // Without a task to wake: who is not ready is polled again by the future.
-                let mut nobody = Context::from_waker(Waker::noop());
-                match placed.guard.inside(|| placed.service.poll_ready(&mut nobody)) {
+            Ok(mut picked) => {
+                // Without a task to wake: the future polls a service again that is not ready.
+                let mut cx = Context::from_waker(Waker::noop());
+                match picked.guard.inside(|| picked.service.poll_ready(&mut cx)) {
                     Poll::Ready(Ok(())) => {
                         let attempts = exclusions.attempts();
-                        return ResponseFuture::send(placed, request, attempts, self.judge());
+                        return ResponseFuture::send(picked, request, attempts, self.judge.clone());
                     }
-                    readiness => Some((placed, readiness)),
+                    readiness => Some((picked, readiness)),
                 }
             }
             Err(Missed::Policy(error)) => {
-                return ResponseFuture::fail(error, self.judge());
+                return ResponseFuture::fail(error, self.judge.clone());
             }
             Err(_) => None,
         };
         let mut waiting =
             Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
-        if let Some((placed, readiness)) = unready {
-            waiting.take_over(placed, readiness);
+        if let Some((picked, readiness)) = unready {
+            waiting.take_over(picked, readiness);
         }
-        ResponseFuture::wait(waiting, self.judge())
+        ResponseFuture::wait(waiting, self.judge.clone())
     }
 }
 
-impl<T, P: Policy, C, K: Clone, E: Clone> Balance<T, P, C, K, E> {
-    #[inline]
-    fn judge(&self) -> Judge<K, E> {
-        Judge { classify: self.classify.clone(), ends: self.ends.clone() }
-    }
-}
-
-impl<T, P: Policy, C: Clone, K: Clone, E: Clone> Clone for Balance<T, P, C, K, E> {
+impl<T, P: Policy, C: Clone, J: Clone> Clone for Balance<T, P, C, J> {
     fn clone(&self) -> Self {
-        let Judge { classify, ends } = self.judge();
-        Self { cluster: Arc::clone(&self.cluster), client: self.client.clone(), classify, ends }
+        let (client, judge) = (self.client.clone(), self.judge.clone());
+        Self { cluster: Arc::clone(&self.cluster), client, judge }
     }
 }
 
-impl<T, P: Policy, C, K, E> fmt::Debug for Balance<T, P, C, K, E> {
+impl<T, P: Policy, C, J> fmt::Debug for Balance<T, P, C, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Balance").field("cluster", &self.cluster).finish_non_exhaustive()
     }

@@ -35,7 +35,14 @@ tokio::task_local! {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Attempts(Arc<Mutex<Vec<Attempt>>>);
+pub struct Attempts(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+struct Log {
+    attempts: Vec<Attempt>,
+    preferred: Option<Arc<str>>,
+    avoided: Vec<Arc<str>>,
+}
 
 /// An endpoint that a request was sent to, and by which balancer.
 struct Attempt {
@@ -59,7 +66,21 @@ impl Attempts {
     /// Returns the names of the endpoints, in the order of the attempts.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
-        lock(&self.0).iter().map(|attempt| Arc::clone(&attempt.name)).collect()
+        lock(&self.0).attempts.iter().map(|attempt| Arc::clone(&attempt.name)).collect()
+    }
+
+    /// Prefers the endpoint of this name: calls go there first, whatever the policy says, unless
+    /// it is out of service, at its bound, or was tried before. Default: none.
+    ///
+    /// Cost: a call with a preference searches the endpoints by name, O(n).
+    pub fn prefer(&self, endpoint: impl Into<Arc<str>>) {
+        lock(&self.0).preferred = Some(endpoint.into());
+    }
+
+    /// Avoids the endpoint of this name, as if the request had been sent there before: calls go
+    /// there only if there is no other. Default: none.
+    pub fn avoid(&self, endpoint: impl Into<Arc<str>>) {
+        lock(&self.0).avoided.push(endpoint.into());
     }
 
     /// Returns the list of the scope that this runs in.
@@ -70,16 +91,23 @@ impl Attempts {
 
     pub(crate) fn note(&self, node: &NodeState) {
         let (balancer, name) = (node.balancer(), Arc::clone(&node.name));
-        lock(&self.0).push(Attempt { balancer, id: node.id, name });
+        lock(&self.0).attempts.push(Attempt { balancer, id: node.id, name });
     }
 
     /// Returns whether this balancer has sent the request before; others may have, too.
     pub(crate) fn has_been_at(&self, balancer: usize) -> bool {
-        lock(&self.0).iter().any(|attempt| attempt.balancer == balancer)
+        lock(&self.0).attempts.iter().any(|attempt| attempt.balancer == balancer)
     }
 
-    pub(crate) fn contains(&self, id: u64) -> bool {
-        lock(&self.0).iter().any(|attempt| attempt.id == id)
+    pub(crate) fn preferred(&self) -> Option<Arc<str>> {
+        lock(&self.0).preferred.clone()
+    }
+
+    /// Returns whether the request was sent to the endpoint, or is to avoid it.
+    pub(crate) fn contains(&self, node: &NodeState) -> bool {
+        let log = lock(&self.0);
+        log.attempts.iter().any(|attempt| attempt.id == node.id)
+            || log.avoided.iter().any(|name| *name == node.name)
     }
 }
 

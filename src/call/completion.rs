@@ -1,56 +1,133 @@
-//! When a call is over.
+//! When a call is over, and what its result says of the endpoint.
 
-use crate::{call::guard::Guard, health::classify::Classify};
+use crate::{
+    call::guard::Guard,
+    endpoint::{Direct, Target},
+    health::{ErrorsAreFailures, classify::Classify},
+};
 
-/// Decides when a call is over: until then it is in flight, and then its outcome is told.
+/// Decides when a call is over and what it says about its endpoint.
 ///
-/// Sealed: [`AtHead`], the default, for every response; for `http::Response` also
-/// `http::AtFirstData` and `http::AtBodyEnd`. See [`Builder::ends`](crate::Builder::ends).
-pub trait Ends<K, Res, Err>: Clone + sealed::Ends {
-    /// What callers get: the response, with a body that is followed if need be.
+/// A call is in flight until then. `T` is the target, `C` the shared client; `Res` and `Err` are
+/// what the service of the target yields. A judge is cloned for each call.
+///
+/// Sealed. There are four:
+///
+/// | judge | the call is over | needs |
+/// |---|---|---|
+/// | [`Implied`] | when the judge of the target says so | [`Target::Judge`](crate::Target::Judge) |
+/// | [`AtHead<K>`](AtHead) | with the response's head | `K`: [`Classify`] |
+/// | `http::AtFirstData<K>` | with the first data of the body | `K`: `http::ClassifyBody` |
+/// | `http::AtBodyEnd<K>` | at the end of the body, after the trailers | the same |
+///
+/// The default is [`Implied`]; [`Builder::judge`](crate::Builder::judge) sets another. Under each
+/// an error of the service ends the call at once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot judge calls that yield `{Res}` or fail with `{Err}`",
+    label = "counterpoise cannot judge calls to this target by this rule",
+    note = "`AtBodyEnd` and `AtFirstData` wrap the body of an `http::Response`; `reqwest::Response` cannot be wrapped: judge it by `Builder::classify`",
+    note = "a classifier `K` becomes a judge as `AtHead<K>`"
+)]
+pub trait Judge<T, C, Res, Err>:
+    Clone + sealed::End<T, C, Res, Err, Output = <Self as Judge<T, C, Res, Err>>::Response>
+{
+    /// What callers get: the response, with another type of body where the body is followed.
     type Response;
-
-    /// Hands the call over to whatever ends it.
-    #[doc(hidden)]
-    fn follow(&self, call: Call<'_, K>, response: Res) -> Self::Response;
-}
-
-/// A call whose response has begun.
-#[doc(hidden)]
-#[derive(Debug)]
-#[allow(unnameable_types, reason = "only passed through a sealed trait")]
-pub struct Call<'a, K> {
-    pub(crate) guard: &'a mut Guard,
-    pub(crate) classify: &'a K,
 }
 
 pub(crate) mod sealed {
+    use crate::call::guard::Guard;
+
+    /// Ends calls.
     #[allow(unnameable_types, reason = "the seal")]
-    pub trait Ends {}
-}
+    pub trait End<T, C, Res, Err> {
+        type Output;
 
-/// A call is over when its response begins. What comes later, in a streamed body, is not seen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AtHead;
-
-impl AtHead {
-    /// Creates the rule.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self
+        /// Judges the result of a call and closes its guard, or hands the guard to what is left
+        /// of the call.
+        fn end(&self, guard: &mut Guard, result: Result<Res, Err>) -> Result<Self::Output, Err>;
     }
 }
 
-impl sealed::Ends for AtHead {}
+/// Ends a call when its response begins. What a streamed body says later is not seen.
+///
+/// ```
+/// use counterpoise::{call::AtHead, health::ErrorsAreFailures, Builder};
+///
+/// // As `Builder::new().classify(ErrorsAreFailures)`.
+/// let builder = Builder::new().judge(AtHead::new(ErrorsAreFailures));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AtHead<K> {
+    classify: K,
+}
 
-impl<K: Classify<Res, Err>, Res, Err> Ends<K, Res, Err> for AtHead {
+impl<K> AtHead<K> {
+    /// Judges heads by a classifier.
+    pub const fn new(classify: K) -> Self {
+        Self { classify }
+    }
+}
+
+impl<K, T, C, Res, Err> Judge<T, C, Res, Err> for AtHead<K>
+where
+    K: Classify<Res, Err> + Clone,
+{
     type Response = Res;
+}
+
+impl<K, T, C, Res, Err> sealed::End<T, C, Res, Err> for AtHead<K>
+where
+    K: Classify<Res, Err>,
+{
+    type Output = Res;
 
     #[inline]
-    fn follow(&self, call: Call<'_, K>, response: Res) -> Res {
-        let outcome = call.guard.inside(|| call.classify.classify(Ok(&response)));
-        call.guard.close(outcome);
-        response
+    fn end(&self, guard: &mut Guard, result: Result<Res, Err>) -> Result<Res, Err> {
+        let outcome = guard.inside(|| self.classify.classify(result.as_ref()));
+        guard.close(outcome);
+        result
+    }
+}
+
+/// Ends and judges calls as their target implies: by [`Target::Judge`](crate::Target::Judge) with
+/// its default settings.
+///
+/// | target | judge |
+/// |---|---|
+/// | [`Direct`](crate::Direct) | [`AtHead`] with [`ErrorsAreFailures`](crate::health::ErrorsAreFailures) |
+/// | `http::Origin` | [`AtHead`] with `http::Status` |
+/// | `http::GrpcChannel` | `http::AtBodyEnd` with `http::Grpc` |
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Implied;
+
+impl<T, C, Res, Err> Judge<T, C, Res, Err> for Implied
+where
+    T: Target<C>,
+    T::Judge: Judge<T, C, Res, Err> + Default,
+{
+    type Response = <T::Judge as Judge<T, C, Res, Err>>::Response;
+}
+
+impl<T, C, Res, Err> sealed::End<T, C, Res, Err> for Implied
+where
+    T: Target<C>,
+    T::Judge: Judge<T, C, Res, Err> + Default,
+{
+    type Output = <T::Judge as Judge<T, C, Res, Err>>::Response;
+
+    #[inline]
+    fn end(&self, guard: &mut Guard, result: Result<Res, Err>) -> Result<Self::Output, Err> {
+        T::Judge::default().end(guard, result)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<S: Clone, C> Target<C> for Direct<S> {
+    type Service = S;
+    type Judge = AtHead<ErrorsAreFailures>;
+
+    fn attach(&self, _client: &C) -> S {
+        self.0.clone()
     }
 }

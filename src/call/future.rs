@@ -10,16 +10,17 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::call::{attempts::Attempts, pick::Placed, wait::Waiting};
 use crate::{
     call::{
-        completion::{AtHead, Call, Ends},
+        attempts::Attempts,
+        completion::{Implied, Judge},
         guard::Guard,
+        pick::Picked,
+        wait::Waiting,
     },
     endpoint::Target,
     error::{BoxError, Error},
-    health::classify::Classify,
-    policy::{Pick, Policy},
+    policy::{Picker, Policy},
 };
 
 pin_project! {
@@ -28,7 +29,7 @@ pin_project! {
     /// Dropping it ends the call: what that means for the endpoint's health depends on
     /// [`drop_counts_after`](crate::Health::drop_counts_after).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Req, T, P, C, K, E = AtHead>
+    pub struct ResponseFuture<Req, T, P, C, J = Implied>
     where
         T: Target<C>,
         T::Service: Service<Req>,
@@ -36,15 +37,8 @@ pin_project! {
     {
         #[pin]
         state: State<Req, T, P, C>,
-        judge: Judge<K, E>,
+        judge: J,
     }
-}
-
-/// Who decides when the call is over, and what that says.
-#[derive(Debug)]
-pub(crate) struct Judge<K, E> {
-    pub(crate) classify: K,
-    pub(crate) ends: E,
 }
 
 pin_project! {
@@ -64,7 +58,7 @@ pin_project! {
     }
 }
 
-impl<Req, T, P, C, K, E> ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
@@ -72,19 +66,19 @@ where
 {
     #[inline]
     pub(crate) fn send(
-        placed: Placed<T::Service>,
+        picked: Picked<T::Service>,
         request: Req,
         attempts: Option<&Attempts>,
-        judge: Judge<K, E>,
+        judge: J,
     ) -> Self {
-        Self { state: State::send(placed, request, attempts), judge }
+        Self { state: State::send(picked, request, attempts), judge }
     }
 
-    pub(crate) fn fail(error: Error, judge: Judge<K, E>) -> Self {
+    pub(crate) fn fail(error: Error, judge: J) -> Self {
         Self { state: State::Failed { error: Some(error) }, judge }
     }
 
-    pub(crate) fn wait(waiting: Waiting<Req, T, P, C>, judge: Judge<K, E>) -> Self {
+    pub(crate) fn wait(waiting: Waiting<Req, T, P, C>, judge: J) -> Self {
         Self { state: State::Waiting { waiting: Box::new(waiting) }, judge }
     }
 }
@@ -96,8 +90,8 @@ where
     P: Policy,
 {
     /// Sends the request with a service that was just ready.
-    fn send(placed: Placed<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
-        let Placed { mut service, mut guard } = placed;
+    fn send(picked: Picked<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
+        let Picked { mut service, mut guard } = picked;
         if let Some(attempts) = attempts {
             attempts.note(guard.node());
         }
@@ -107,16 +101,16 @@ where
     }
 }
 
-impl<Req, T, P, C, K, E> Future for ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> Future for ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
-    K: Classify<<T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
-    E: Ends<K, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
+    P: Policy,
+    P::Picker: Picker<Req>,
+    J: Judge<T, C, <T::Service as Service<Req>>::Response, <T::Service as Service<Req>>::Error>,
 {
-    type Output = Result<E::Response, Error>;
+    type Output = Result<J::Response, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -125,14 +119,15 @@ where
                 Projected::Running { call, guard } => {
                     let result = ready!(guard.inside(|| call.poll(cx)));
                     let result = this.judge.end(guard, result);
+                    let result = result.map_err(|error| Error::call(guard.name(), error.into()));
                     this.state.set(State::Done);
                     return Poll::Ready(result);
                 }
                 Projected::Waiting { waiting } => match ready!(waiting.poll(cx)) {
-                    Ok((placed, request)) => {
+                    Ok((picked, request)) => {
                         let attempts = waiting.attempts().cloned();
                         this.state.set(State::Done);
-                        this.state.set(State::send(placed, request, attempts.as_ref()));
+                        this.state.set(State::send(picked, request, attempts.as_ref()));
                     }
                     Err(error) => {
                         this.state.set(State::Done);
@@ -152,32 +147,7 @@ where
     }
 }
 
-impl<K, E> Judge<K, E> {
-    /// Ends a call that failed; hands one that was answered over to whatever ends it.
-    #[inline]
-    fn end<Res, Err>(
-        &self,
-        guard: &mut Guard,
-        result: Result<Res, Err>,
-    ) -> Result<E::Response, Error>
-    where
-        K: Classify<Res, Err>,
-        E: Ends<K, Res, Err>,
-        Err: Into<BoxError>,
-    {
-        let classify = &self.classify;
-        match result {
-            Ok(response) => Ok(self.ends.follow(Call { guard, classify }, response)),
-            Err(error) => {
-                let outcome = guard.inside(|| classify.classify(Err(&error)));
-                guard.close(outcome);
-                Err(Error::call(guard.name(), error.into()))
-            }
-        }
-    }
-}
-
-impl<Req, T, P, C, K, E> fmt::Debug for ResponseFuture<Req, T, P, C, K, E>
+impl<Req, T, P, C, J> fmt::Debug for ResponseFuture<Req, T, P, C, J>
 where
     T: Target<C>,
     T::Service: Service<Req>,

@@ -6,11 +6,12 @@ pub(crate) mod deadline;
 pub(crate) mod exclusions;
 pub(crate) mod future;
 pub(crate) mod guard;
-pub(crate) mod look;
 pub(crate) mod pick;
-pub(crate) mod room;
+pub(crate) mod sequence;
+mod trial;
+mod view;
 pub(crate) mod wait;
 
 pub use attempts::AttemptsService;
-pub use completion::{AtHead, Ends};
+pub use completion::{AtHead, Implied, Judge};
 pub use future::ResponseFuture;

@@ -1,356 +1,246 @@
-//! One choice: from the snapshot to an endpoint that takes the call.
+//! From the snapshot to an endpoint that takes the call.
+//!
+//! The first choice is one pick of the policy. If the call cannot use it, further candidates come
+//! from one lazy [sequence](super::sequence), which also holds the one order of preference.
 
 use tokio::time::Instant;
 
-use crate::call::{
+use super::{
     exclusions::Exclusions,
-    look::Look,
-    room::{has_room, has_room_to_try},
+    guard::Guard,
+    sequence::{Rank, Sequence},
+    trial,
+    view::View,
 };
 use crate::{
-    call::guard::Guard,
-    cluster::{
-        Cluster,
-        node::{Node, NodeState},
-        snapshot::Snapshot,
-    },
-    error::{Counts, Error, ErrorKind},
-    health::standing::Epoch,
-    load::bounded::Loads,
-    policy::{Choice, Claim, Gate, Pick, Policy, Turn, rotate},
+    cluster::{Cluster, node::Node, snapshot::Snapshot},
+    error::{Counts, Error},
+    health::evidence::{Admission, AdmissionKind},
+    load::bounded::Held,
+    policy::{PickContext, PickResult, Picker, Policy, rotate},
 };
 
-/// A call's place on an endpoint, with the service that will make it.
+/// An endpoint that was picked: the call's place there, and the service that will make it.
 #[derive(Debug)]
-pub(crate) struct Placed<S> {
+pub(crate) struct Picked<S> {
     pub(crate) service: S,
     pub(crate) guard: Guard,
 }
 
-/// Why no endpoint was chosen.
+/// Why no endpoint was picked.
 #[derive(Debug)]
 pub(crate) enum Missed {
     /// The policy did not name one.
     Policy(Error),
     /// None may be picked.
     Nothing(Counts),
-    /// All that may be picked are excluded, or their gates have closed meanwhile.
-    Exhausted(Counts),
-    /// The table of this generation is used up, also when it was compiled anew.
+    /// All that may be picked are excluded, or have left service since the snapshot.
+    Closed(Counts),
+    /// The picker of this generation is used up.
     UsedUp(u64),
 }
 
-/// How often a newer snapshot is taken, when gates have closed meanwhile or a table is used
-/// up.
-const ROUNDS: usize = 3;
+/// How many snapshots a pick reads at most: a newer one may serve where the last did not.
+const SNAPSHOTS: usize = 3;
 
-impl<T, P: Policy> Cluster<T, P> {
-    /// Chooses an endpoint and takes a place on it.
-    #[inline]
-    pub(crate) fn choose<Req: ?Sized, S>(
-        &self,
-        request: &Req,
-        exclusions: &mut Exclusions,
-        now: Instant,
-        attach: impl Fn(&T) -> S,
-    ) -> Result<Placed<S>, Missed>
-    where
-        P: Pick<Req>,
+/// Picks an endpoint and counts the call in there.
+#[inline]
+pub(crate) fn pick<T, P, Req, S>(
+    cluster: &Cluster<T, P>,
+    request: &Req,
+    exclusions: &mut Exclusions,
+    now: Instant,
+    attach: impl Fn(&T) -> S,
+) -> Result<Picked<S>, Missed>
+where
+    P: Policy,
+    P::Picker: Picker<Req>,
+    Req: ?Sized,
+{
+    if cluster.is_due(now)
+        && let Some((node, guard)) = trial::start(cluster, request, exclusions, now)
     {
-        if self.is_due(now)
-            && let Some(placed) = self.try_out(request, exclusions, now, &attach)
-        {
-            return Ok(placed);
+        return Ok(attached(guard, &node.target, attach));
+    }
+    let mut missed = Missed::Nothing(Counts::default());
+    for _ in 0..SNAPSHOTS {
+        let snapshot = cluster.snapshot.load();
+        missed = match choose(cluster, &snapshot, request, exclusions, now) {
+            Ok((node, guard)) => return Ok(attached(guard, &node.target, attach)),
+            Err(missed) => missed,
+        };
+        drop(snapshot);
+        match missed {
+            Missed::Policy(_) | Missed::Nothing(_) => break,
+            Missed::Closed(_) => cluster.flush(now),
+            Missed::UsedUp(generation) => cluster.renew(generation, now),
         }
-        let mut missed = Missed::Nothing(Counts::default());
-        for _ in 0..ROUNDS {
-            let snapshot = self.snapshot.load();
-            missed = match self.pick(&snapshot, request, exclusions, now) {
-                Ok((node, guard)) => return Ok(placed(guard, &node.target, &attach)),
-                Err(missed) => missed,
-            };
-            drop(snapshot);
-            match missed {
-                Missed::Policy(_) | Missed::Nothing(_) => break,
-                Missed::Exhausted(_) => self.flush(now),
-                Missed::UsedUp(generation) => self.renew(generation, now),
+    }
+    Err(missed)
+}
+
+#[inline]
+fn attached<T, S>(mut guard: Guard, target: &T, attach: impl Fn(&T) -> S) -> Picked<S> {
+    let service = guard.inside(|| attach(target));
+    Picked { service, guard }
+}
+
+#[inline]
+fn choose<'s, T, P, Req>(
+    cluster: &Cluster<T, P>,
+    snapshot: &'s Snapshot<T, P::Picker>,
+    request: &Req,
+    exclusions: &mut Exclusions,
+    now: Instant,
+) -> Result<(&'s Node<T>, Guard), Missed>
+where
+    P: Policy,
+    P::Picker: Picker<Req>,
+    Req: ?Sized,
+{
+    if snapshot.eligible.is_empty() {
+        return Err(Missed::Nothing(snapshot.counts));
+    }
+    // The healthy path: nothing is excluded, there is no bound, and the endpoint is open.
+    if exclusions.is_fresh()
+        && cluster.bounded.is_none()
+        && let Some(picker) = &snapshot.picker
+    {
+        let view = View { snapshot, accepts: |index| snapshot.is_open(index), now };
+        let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
+        let (_, node) = named(snapshot, picker.pick(request, &cx), &cx)?;
+        if let Some(epoch) = node.state.health.admit(snapshot.panic) {
+            let call = Admission { epoch, kind: AdmissionKind::Eligible };
+            return Ok((node, Guard::new(node, call, None, now)));
+        }
+    }
+    choose_among(cluster, snapshot, request, exclusions, now)
+}
+
+/// Chooses for a call that excludes endpoints, or under a bound, or after its first choice has
+/// left service.
+#[cold]
+fn choose_among<'s, T, P, Req>(
+    cluster: &Cluster<T, P>,
+    snapshot: &'s Snapshot<T, P::Picker>,
+    request: &Req,
+    exclusions: &mut Exclusions,
+    now: Instant,
+) -> Result<(&'s Node<T>, Guard), Missed>
+where
+    P: Policy,
+    P::Picker: Picker<Req>,
+    Req: ?Sized,
+{
+    let picker = snapshot.picker.as_ref().ok_or_else(|| Missed::Policy(cluster.no_picker()))?;
+    // One call at a time, so that the bound is exact.
+    let mut held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
+    let mut sequence = std::mem::take(&mut exclusions.sequence);
+    let seed = sequence.seed(|| cluster.tickets.draw_seed());
+    let search = Search { snapshot, exclusions, held: held.as_deref() };
+    let view = View { snapshot, accepts: |index| search.accepts(index), now };
+    let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, seed);
+    let index = search.run(picker, request, &cx, &mut sequence);
+    exclusions.sequence = sequence;
+    let node = snapshot.nodes.get(index?).ok_or(Missed::Closed(snapshot.counts))?;
+    let epoch = node.state.health.admit(snapshot.panic).ok_or(Missed::Closed(snapshot.counts))?;
+    let permit = cluster.bounded.as_ref().zip(held.as_mut());
+    let permit = permit.map(|(bounded, held)| held.start(bounded, node.state.id));
+    let call = Admission { epoch, kind: AdmissionKind::Eligible };
+    Ok((node, Guard::new(node, call, permit, now)))
+}
+
+/// One search for an endpoint that takes the call.
+struct Search<'a, T, B> {
+    snapshot: &'a Snapshot<T, B>,
+    exclusions: &'a Exclusions,
+    /// The calls that run, under a bound.
+    held: Option<&'a Held>,
+}
+
+impl<T, B> Search<'_, T, B> {
+    /// Returns the index of the best member: the one that the caller prefers, the policy's first
+    /// choice if the call can use it, else the next candidate.
+    fn run<Req: ?Sized>(
+        &self,
+        picker: &B,
+        request: &Req,
+        cx: &PickContext<'_>,
+        sequence: &mut Sequence,
+    ) -> Result<usize, Missed>
+    where
+        B: Picker<Req>,
+    {
+        if sequence.begin(self.snapshot.generation) {
+            if let Some(index) = self.preferred() {
+                return Ok(index);
+            }
+            let (index, _) = named(self.snapshot, picker.pick(request, cx), cx)?;
+            if self.accepts(index) {
+                return Ok(index);
             }
         }
-        Err(missed)
+        let fill = |skip, out: &mut _| picker.candidates(request, cx, skip, out);
+        let (generation, most) = (self.snapshot.generation, self.snapshot.nodes.len());
+        let found = sequence.next(generation, most, fill, |index| self.rank(index));
+        found.ok_or(Missed::Closed(self.snapshot.counts))
     }
 
-    /// Returns the index that the policy names next; takes no place.
-    pub(crate) fn preview<Req: ?Sized>(&self, request: &Req) -> Option<usize>
-    where
-        P: Pick<Req>,
-    {
-        // Only what is measured needs to know the time.
-        let now = self.meter.as_ref().map_or(self.origin, |_| Instant::now());
-        for _ in 0..ROUNDS {
-            let snapshot = self.snapshot.load();
-            let gate = |index| gate(&snapshot, index);
-            let look = Look { snapshot: &snapshot, gate, now };
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            match self.policy.pick(snapshot.table.as_ref()?, request, &turn) {
-                Choice::Member(index) => return Some(index),
-                Choice::Renew => self.renew(snapshot.generation, Instant::now()),
-                Choice::Any | Choice::Refuse(_) => return None,
-            }
-        }
-        None
+    /// Returns the member that the caller prefers, if the call can use it.
+    fn preferred(&self) -> Option<usize> {
+        let name = self.exclusions.attempts()?.preferred()?;
+        let index = self.snapshot.nodes.iter().position(|node| node.state.name == name)?;
+        self.accepts(index).then_some(index)
     }
 
-    /// Takes the place of the trial that is due, if there is one for this request.
-    fn try_out<Req: ?Sized, S>(
-        &self,
-        request: &Req,
-        exclusions: &Exclusions,
-        now: Instant,
-        attach: impl Fn(&T) -> S,
-    ) -> Option<Placed<S>>
-    where
-        P: Pick<Req>,
-    {
-        self.catch_up(now);
-        let snapshot = self.snapshot.load();
-        // A request that has failed once is not put at risk again while it can go elsewhere.
-        if exclusions.is_retry(self.address()) && !snapshot.eligible.is_empty() {
+    /// Returns whether the call can use a first choice. Whether that was ready last time plays no
+    /// part: the call finds out.
+    fn accepts(&self, index: usize) -> bool {
+        self.rank(index).is_some_and(|rank| rank <= Rank::new(false, false, true))
+    }
+
+    /// Returns how well a member suits the call; none if it cannot take it.
+    fn rank(&self, index: usize) -> Option<Rank> {
+        let node = self.snapshot.nodes.get(index)?;
+        let state = &node.state;
+        if !self.snapshot.is_open(index) || self.exclusions.excludes(state) {
             return None;
         }
-        let held = self.loads.as_ref().map(Loads::lock);
-        let open = |index| {
-            let has_room = held.as_ref().is_none_or(|held| has_room_to_try(&snapshot, held, index));
-            has_room && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
-        };
-        let table = snapshot.table.as_ref()?;
-        let owner = match self.policy.claim(table, request, &open) {
-            Claim::Any => None,
-            Claim::Only(index) => Some(&*snapshot.nodes.get(index)?.state),
-            Claim::None => return None,
-        };
-        drop(held);
-        let accepts = |node: &NodeState| !exclusions.excludes(node);
-        let (node, epoch) = self.attend(now, owner, accepts)?;
-        let mut guard = Guard::new(&node, epoch, true, now);
-        if let Some(loads) = &self.loads {
-            loads.lock().add(node.state.id);
-            guard.set_bounded();
-        }
-        Some(placed(guard, &node.target, attach))
-    }
-
-    #[inline]
-    fn pick<'s, Req: ?Sized>(
-        &self,
-        snapshot: &'s Snapshot<T, P::Table>,
-        request: &Req,
-        exclusions: &mut Exclusions,
-        now: Instant,
-    ) -> Result<(&'s Node<T>, Guard), Missed>
-    where
-        P: Pick<Req>,
-    {
-        if snapshot.eligible.is_empty() {
-            return Err(Missed::Nothing(snapshot.counts));
-        }
-        // The healthy path: nothing to exclusions, no bound, and the gate is open.
-        if exclusions.is_fresh()
-            && self.loads.is_none()
-            && let Some(table) = &snapshot.table
-        {
-            let gate = |index| gate(snapshot, index);
-            let look = Look { snapshot, gate, now };
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            let (_, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
-            if let Some(epoch) = node.state.standing.admit(snapshot.panic) {
-                return Ok((node, Guard::new(node, epoch, false, now)));
-            }
-        }
-        self.pick_carefully(snapshot, request, exclusions, now)
-    }
-
-    /// Picks an endpoint for a call that has been through something, or under a bound.
-    #[cold]
-    fn pick_carefully<'s, Req: ?Sized>(
-        &self,
-        snapshot: &'s Snapshot<T, P::Table>,
-        request: &Req,
-        exclusions: &mut Exclusions,
-        now: Instant,
-    ) -> Result<(&'s Node<T>, Guard), Missed>
-    where
-        P: Pick<Req>,
-    {
-        let Some(loads) = &self.loads else {
-            let (node, epoch) = self.pick_where(snapshot, request, exclusions, now, |_| true)?;
-            return Ok((node, Guard::new(node, epoch, false, now)));
-        };
-        // One at a time, so that the bound is exact.
-        let mut held = loads.lock();
-        let has_room = |index| has_room(snapshot, &held, index);
-        let (node, epoch) = self.pick_where(snapshot, request, exclusions, now, has_room)?;
-        held.add(node.state.id);
-        drop(held);
-        let mut guard = Guard::new(node, epoch, false, now);
-        guard.set_bounded();
-        Ok((node, guard))
-    }
-
-    /// Picks an endpoint, one that has room if there is any.
-    fn pick_where<'s, Req: ?Sized>(
-        &self,
-        snapshot: &'s Snapshot<T, P::Table>,
-        request: &Req,
-        exclusions: &mut Exclusions,
-        now: Instant,
-        has_room: impl Fn(usize) -> bool,
-    ) -> Result<(&'s Node<T>, Epoch), Missed>
-    where
-        P: Pick<Req>,
-    {
-        let table = snapshot.table.as_ref().ok_or_else(|| Missed::Policy(self.no_table()))?;
-        let avoided = &*exclusions;
-        let gate = |index| match snapshot.nodes.get(index) {
-            Some(node) if is_open(snapshot, index) => match avoided.gate(&node.state) {
-                stands if has_room(index) => stands,
-                Gate::Welcome => Gate::Full,
-                Gate::Tried => Gate::FullTried,
-                other => other,
-            },
-            _ => Gate::Closed,
-        };
-        let look = Look { snapshot, gate, now };
-        let mut second_best = None;
-        for _ in 0..avoided.draws() {
-            let turn = Turn::new(&snapshot.eligible, &look, &self.tickets);
-            let (index, node) = named(snapshot, self.policy.pick(table, request, &turn), &turn)?;
-            let stands = avoided.gate(&node.state);
-            if stands == Gate::Closed {
-                continue;
-            }
-            let Some(epoch) = node.state.standing.admit(snapshot.panic) else { continue };
-            if stands == Gate::Welcome && has_room(index) {
-                return Ok((node, epoch));
-            }
-            second_best.get_or_insert((node, epoch));
-        }
-        self.search_where(snapshot, exclusions, second_best, has_room)
-    }
-
-    /// Looks for an endpoint that the policy has not named; if there is none that the request
-    /// has not tried, or that has room, what the policy named will do.
-    #[cold]
-    fn search_where<'s>(
-        &self,
-        snapshot: &'s Snapshot<T, P::Table>,
-        exclusions: &mut Exclusions,
-        named: Option<(&'s Node<T>, Epoch)>,
-        has_room: impl Fn(usize) -> bool,
-    ) -> Result<(&'s Node<T>, Epoch), Missed> {
-        let tried =
-            |exclusions: &Exclusions, (node, _): (&Node<T>, _)| exclusions.was_tried(&node.state);
-        let mut found = self.search(snapshot, exclusions, &has_room);
-        if self.loads.is_some()
-            && found.is_none()
-            && named.is_none_or(|named| tried(exclusions, named))
-        {
-            // Nobody has room: somebody takes it all the same.
-            exclusions.search_anew();
-            found = self.search(snapshot, exclusions, &|_| true);
-            exclusions.search_anew();
-        }
-        let found = match (found, named) {
-            (Some(found), Some(named)) if tried(exclusions, found) => Some(named),
-            (found, named) => found.or(named),
-        };
-        found.ok_or(Missed::Exhausted(snapshot.counts))
-    }
-
-    /// Looks at every eligible endpoint, from a place that moves on with each search.
-    fn search<'s>(
-        &self,
-        snapshot: &'s Snapshot<T, P::Table>,
-        exclusions: &mut Exclusions,
-        has_room: &dyn Fn(usize) -> bool,
-    ) -> Option<(&'s Node<T>, Epoch)> {
-        let length = snapshot.eligible.len();
-        let start = || (self.tickets.draw() % length.max(1) as u64) as usize;
-        let mut sweep = exclusions.sweep(snapshot.generation, start);
-        let found = std::iter::from_fn(|| sweep.next(length)).find_map(|(place, rank)| {
-            let index = *snapshot.eligible.get(place)? as usize;
-            let node = snapshot.nodes.get(index)?;
-            let welcome = !exclusions.excludes(&node.state) && exclusions.rank(&node.state) <= rank;
-            let admitted = welcome && has_room(index);
-            let epoch = admitted.then(|| node.state.standing.admit(snapshot.panic))??;
-            Some((&**node, epoch))
-        });
-        exclusions.stopped(sweep);
-        found
-    }
-
-    fn no_table(&self) -> Error {
-        let words = self.progress.last_panic().unwrap_or_default();
-        Error::policy(format!("it panicked while compiling its table: {words}"))
-    }
-
-    /// Returns the error for a set of which nothing may be picked.
-    pub(crate) fn shortage(&self, counts: Counts) -> Error {
-        let finished = self.progress.has_finished();
-        let kind = match counts {
-            Counts { members: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
-            Counts { members: 0, .. } if finished => ErrorKind::DiscoveryEnded,
-            Counts { members: 0, .. } => ErrorKind::Empty,
-            Counts { members, drained, .. } if members == drained => ErrorKind::Drained,
-            Counts { ejected: 0, .. } if self.progress.is_uncompiled() => return self.no_table(),
-            // All are in service; they have just not been ready for this call.
-            Counts { ejected: 0, .. } => ErrorKind::ReadyTimeout,
-            _ => ErrorKind::Ejected,
-        };
-        let cause = if counts.members == 0 { self.progress.last_error() } else { None };
-        Error::unavailable(kind, counts, cause)
+        let full = self.held.is_some_and(|held| !has_room(self.snapshot, held, index));
+        Some(Rank::new(full, self.exclusions.was_tried(state), state.is_unready()))
     }
 }
 
-/// Returns whether the gate of a member is open at this moment.
-fn is_open<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> bool {
+/// Returns whether a member may hold one more call: one without a share, if it holds none.
+pub(super) fn has_room<T, B>(snapshot: &Snapshot<T, B>, held: &Held, index: usize) -> bool {
+    let share = snapshot.shares.get(index).copied().unwrap_or(0.0);
     let node = snapshot.nodes.get(index);
-    node.is_some_and(|node| node.state.standing.admit(snapshot.panic).is_some())
+    node.is_some_and(|node| held.has_room(node.state.id, share))
 }
 
-/// Returns how a member stands to a call that avoids nobody.
-fn gate<T, B>(snapshot: &Snapshot<T, B>, index: usize) -> Gate {
-    if is_open(snapshot, index) { Gate::Welcome } else { Gate::Closed }
-}
-
-/// Finds the node that the policy chose.
+/// Finds the member that the policy chose.
 #[inline]
 fn named<'s, T, B>(
     snapshot: &'s Snapshot<T, B>,
-    choice: Choice,
-    turn: &Turn<'_>,
+    result: PickResult,
+    cx: &PickContext<'_>,
 ) -> Result<(usize, &'s Node<T>), Missed> {
-    let choice = match choice {
-        Choice::Any => rotate(turn, |ticket, n| ticket % n),
+    let result = match result {
+        PickResult::Any => rotate(cx, |ticket, n| ticket % n),
         named => named,
     };
-    match choice {
-        Choice::Member(index) => match snapshot.nodes.get(index) {
+    match result {
+        PickResult::Member(index) => match snapshot.nodes.get(index) {
             Some(node) => Ok((index, node)),
             None => Err(Missed::Policy(out_of_range(index, snapshot.nodes.len()))),
         },
-        Choice::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
-        Choice::Renew => Err(Missed::UsedUp(snapshot.generation)),
-        Choice::Any => Err(Missed::Nothing(snapshot.counts)),
+        PickResult::Refuse(reason) => Err(Missed::Policy(Error::policy(reason))),
+        PickResult::Renew => Err(Missed::UsedUp(snapshot.generation)),
+        PickResult::Any => Err(Missed::Nothing(snapshot.counts)),
     }
 }
 
 #[cold]
 fn out_of_range(index: usize, members: usize) -> Error {
     Error::policy(format!("it named member {index} of {members}"))
-}
-
-#[inline]
-fn placed<T, S>(mut guard: Guard, target: &T, attach: impl Fn(&T) -> S) -> Placed<S> {
-    let service = guard.inside(|| attach(target));
-    Placed { service, guard }
 }

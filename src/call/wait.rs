@@ -15,13 +15,15 @@ use crate::call::{
     attempts::Attempts,
     deadline::{Alarm, Clock, Place},
     exclusions::Exclusions,
-    pick::{Missed, Placed},
+    guard::Guard,
+    pick::{self, Missed, Picked, has_room},
+    trial::has_room_to_try,
 };
 use crate::{
     cluster::{Cluster, discovery::Told},
     endpoint::Target,
     error::{BoxError, Counts, Error, ErrorKind},
-    policy::{Pick, Policy},
+    policy::{Picker, Policy},
 };
 
 /// A request that is bound to no endpoint yet.
@@ -42,17 +44,17 @@ where
     /// What the last endpoint failed with that could not become ready.
     failure: Option<Error>,
     /// Heard since before the last look at the snapshot, so that no change is missed.
-    bell: Pin<Box<OwnedNotified>>,
+    changed: Pin<Box<OwnedNotified>>,
     clock: Clock,
     place: Option<Place<T, P>>,
 }
 
-/// A placed whose service is ready, and the request for it.
-type Departure<S, Req> = (Placed<S>, Req);
+/// A picked whose service is ready, and the request for it.
+type Departure<S, Req> = (Picked<S>, Req);
 
 /// An endpoint's service that is not ready, until it is.
 struct Readying<S, Req> {
-    placed: Option<Placed<S>>,
+    picked: Option<Picked<S>>,
     request: std::marker::PhantomData<fn(Req)>,
 }
 
@@ -68,7 +70,7 @@ where
         request: Req,
         exclusions: Exclusions,
     ) -> Self {
-        let bell = Box::pin(Arc::clone(&cluster.bell).notified_owned());
+        let changed = Box::pin(Arc::clone(&cluster.changed).notified_owned());
         Self {
             cluster,
             client,
@@ -76,7 +78,7 @@ where
             exclusions,
             unready: FuturesUnordered::new(),
             failure: None,
-            bell,
+            changed,
             clock: Clock::default(),
             place: None,
         }
@@ -94,48 +96,48 @@ where
     <T::Service as Service<Req>>::Error: Into<BoxError>,
     P: Policy,
 {
-    /// Takes over a placed whose service was not ready when it was polled.
+    /// Takes over a picked whose service was not ready when it was polled.
     pub(crate) fn take_over(
         &mut self,
-        placed: Placed<T::Service>,
+        picked: Picked<T::Service>,
         readiness: Poll<Result<(), <T::Service as Service<Req>>::Error>>,
     ) {
         match readiness {
-            Poll::Ready(Err(error)) => self.fail(placed, error.into()),
-            Poll::Ready(Ok(())) | Poll::Pending => self.park(placed),
+            Poll::Ready(Err(error)) => self.fail(picked, error.into()),
+            Poll::Ready(Ok(())) | Poll::Pending => self.park(picked),
         }
     }
 
     /// Keeps an endpoint's service until it is ready.
-    fn park(&mut self, mut placed: Placed<T::Service>) {
-        placed.guard.park();
-        self.exclusions.exclude(&placed.guard);
-        self.unready.push(Readying { placed: Some(placed), request: std::marker::PhantomData });
+    fn park(&mut self, mut picked: Picked<T::Service>) {
+        picked.guard.wait();
+        self.exclusions.exclude(&picked.guard);
+        self.unready.push(Readying { picked: Some(picked), request: std::marker::PhantomData });
     }
 
     /// Notes that an endpoint failed to become ready: a failure of that endpoint. The
     /// request is still whole and goes to another.
-    fn fail(&mut self, mut placed: Placed<T::Service>, error: BoxError) {
-        self.exclusions.exclude(&placed.guard);
-        placed.guard.fail_unsent();
-        self.failure = Some(Error::not_ready(placed.guard.name(), error));
+    fn fail(&mut self, mut picked: Picked<T::Service>, error: BoxError) {
+        self.exclusions.exclude(&picked.guard);
+        picked.guard.fail_unsent();
+        self.failure = Some(Error::not_ready(picked.guard.name(), error));
     }
 
     /// Looks at the parked services that were woken.
-    fn poll_parked(&mut self, cx: &mut Context<'_>) -> Option<Placed<T::Service>> {
-        while let Poll::Ready(Some((mut placed, result))) = self.unready.poll_next_unpin(cx) {
+    fn poll_parked(&mut self, cx: &mut Context<'_>) -> Option<Picked<T::Service>> {
+        while let Poll::Ready(Some((mut picked, result))) = self.unready.poll_next_unpin(cx) {
             if let Err(error) = result {
-                self.fail(placed, error.into());
+                self.fail(picked, error.into());
                 continue;
             }
             let panic = self.cluster.snapshot.load().panic;
-            if placed.guard.renew(panic, Instant::now())
-                && self.cluster.take_room(&mut placed.guard)
+            if picked.guard.renew(panic, Instant::now())
+                && take_permit(&self.cluster, &mut picked.guard)
             {
-                return Some(placed);
+                return Some(picked);
             }
             // It has left rotation meanwhile; should it return, it may be chosen again.
-            self.exclusions.readmit(placed.guard.node());
+            self.exclusions.readmit(picked.guard.node());
         }
         None
     }
@@ -145,15 +147,15 @@ where
     fn forget_former(&mut self) {
         let panic = self.cluster.snapshot.load().panic;
         let takes = |parked: &Readying<_, _>| {
-            parked.placed.as_ref().is_some_and(|placed| placed.guard.is_open(panic))
+            parked.picked.as_ref().is_some_and(|picked| picked.guard.is_open(panic))
         };
         if self.unready.iter().all(takes) {
             return;
         }
         for parked in std::mem::take(&mut self.unready) {
-            match &parked.placed {
+            match &parked.picked {
                 Some(_) if takes(&parked) => self.unready.push(parked),
-                Some(placed) => self.exclusions.readmit(placed.guard.node()),
+                Some(picked) => self.exclusions.readmit(picked.guard.node()),
                 None => {}
             }
         }
@@ -167,7 +169,7 @@ where
         }
         // Somebody is in the snapshot, but all gates have closed: the next one is about to be
         // published.
-        if closing && self.failure.is_none() && !self.cluster.progress.is_uncompiled() {
+        if closing && self.failure.is_none() && !self.cluster.progress.is_unbuilt() {
             return None;
         }
         Some(self.failure.take().unwrap_or_else(|| self.cluster.shortage(counts)))
@@ -175,8 +177,8 @@ where
 
     /// Waits for a change or for the end of patience.
     fn poll_wait(&mut self, counts: Counts, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if self.bell.as_mut().poll(cx).is_ready() {
-            self.bell = Box::pin(Arc::clone(&self.cluster.bell).notified_owned());
+        if self.changed.as_mut().poll(cx).is_ready() {
+            self.changed = Box::pin(Arc::clone(&self.cluster.changed).notified_owned());
             self.forget_former();
             return Poll::Ready(Ok(()));
         }
@@ -206,31 +208,32 @@ where
     T: Target<C>,
     T::Service: Service<Req>,
     <T::Service as Service<Req>>::Error: Into<BoxError>,
-    P: Pick<Req>,
+    P: Policy,
+    P::Picker: Picker<Req>,
 {
     /// Waits for an endpoint that is ready; returns it with the request.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Departure<T::Service, Req>, Error>> {
-        self.cluster.launch();
+        self.cluster.spawn_driver();
         loop {
-            if let Some(placed) = self.poll_parked(cx) {
-                return Poll::Ready(Ok(self.depart(placed)));
+            if let Some(picked) = self.poll_parked(cx) {
+                return Poll::Ready(Ok(self.depart(picked)));
             }
             // Before the snapshot: an update between the two must not make an end of a wait.
             let told = self.cluster.progress.told();
             let (counts, closing) = match self.choose() {
-                Ok(placed) => match self.offer(placed, cx) {
-                    Some(placed) => return Poll::Ready(Ok(self.depart(placed))),
+                Ok(picked) => match self.offer(picked, cx) {
+                    Some(picked) => return Poll::Ready(Ok(self.depart(picked))),
                     None => continue,
                 },
                 Err(Missed::Policy(error)) => return Poll::Ready(Err(error)),
                 Err(Missed::UsedUp(_)) => {
-                    return Poll::Ready(Err(Error::policy("it used up a new table at once")));
+                    return Poll::Ready(Err(Error::policy("it used up a new picker at once")));
                 }
                 Err(Missed::Nothing(counts)) => (counts, false),
-                Err(Missed::Exhausted(counts)) => (counts, true),
+                Err(Missed::Closed(counts)) => (counts, true),
             };
             if self.unready.is_empty()
                 && let Some(error) = self.verdict(told, counts, closing)
@@ -241,28 +244,28 @@ where
         }
     }
 
-    fn choose(&mut self) -> Result<Placed<T::Service>, Missed> {
+    fn choose(&mut self) -> Result<Picked<T::Service>, Missed> {
         let request = self.request.as_ref().expect(ENDED);
         let attach = |target: &T| target.attach(&self.client);
-        self.cluster.choose(request, &mut self.exclusions, Instant::now(), attach)
+        pick::pick(&self.cluster, request, &mut self.exclusions, Instant::now(), attach)
     }
 
-    /// Returns the placed if its service is ready at once.
+    /// Returns the picked if its service is ready at once.
     fn offer(
         &mut self,
-        mut placed: Placed<T::Service>,
+        mut picked: Picked<T::Service>,
         cx: &mut Context<'_>,
-    ) -> Option<Placed<T::Service>> {
-        let readiness = placed.guard.inside(|| placed.service.poll_ready(cx));
+    ) -> Option<Picked<T::Service>> {
+        let readiness = picked.guard.inside(|| picked.service.poll_ready(cx));
         if matches!(readiness, Poll::Ready(Ok(()))) {
-            return Some(placed);
+            return Some(picked);
         }
-        self.take_over(placed, readiness);
+        self.take_over(picked, readiness);
         None
     }
 
-    fn depart(&mut self, placed: Placed<T::Service>) -> Departure<T::Service, Req> {
-        (placed, self.request.take().expect(ENDED))
+    fn depart(&mut self, picked: Picked<T::Service>) -> Departure<T::Service, Req> {
+        (picked, self.request.take().expect(ENDED))
     }
 }
 
@@ -277,14 +280,35 @@ fn too_many(counts: Counts) -> Error {
 impl<S, Req> Unpin for Readying<S, Req> {}
 
 impl<S: Service<Req>, Req> Future for Readying<S, Req> {
-    type Output = (Placed<S>, Result<(), S::Error>);
+    type Output = (Picked<S>, Result<(), S::Error>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(placed) = &mut self.placed else { return Poll::Pending };
-        let result = ready!(placed.guard.inside(|| placed.service.poll_ready(cx)));
-        match self.placed.take() {
-            Some(placed) => Poll::Ready((placed, result)),
+        let Some(picked) = &mut self.picked else { return Poll::Pending };
+        let result = ready!(picked.guard.inside(|| picked.service.poll_ready(cx)));
+        match self.picked.take() {
+            Some(picked) => Poll::Ready((picked, result)),
             None => Poll::Pending,
         }
     }
+}
+
+/// Takes a place under the bound for a call that waited, and so holds none; returns whether there
+/// is one, or no bound.
+fn take_permit<T, P: Policy>(cluster: &Cluster<T, P>, guard: &mut Guard) -> bool {
+    let Some(bounded) = &cluster.bounded else { return true };
+    let snapshot = cluster.snapshot.load();
+    let id = guard.node().id;
+    let Some(index) = snapshot.nodes.iter().position(|node| node.state.id == id) else {
+        return false;
+    };
+    let mut held = bounded.lock();
+    let has_room = if guard.is_trial() {
+        has_room_to_try(&snapshot, &held, index)
+    } else {
+        has_room(&snapshot, &held, index)
+    };
+    if has_room {
+        guard.set_permit(held.start(bounded, id));
+    }
+    has_room
 }

@@ -17,7 +17,7 @@ use crate::checks::{
     rounds::{Finding, Rounds},
 };
 use crate::{
-    cluster::{Change, Cluster},
+    cluster::{Cluster, core::Input},
     error::ConfigError,
     policy::Policy,
 };
@@ -70,7 +70,7 @@ where
     while let Some(cluster) = task.cluster.upgrade() {
         // Heard since before the look at the members, so that no change is missed; rings for
         // the last time when the balancer goes.
-        let mut bell = pin!(Arc::clone(&cluster.bell).notified_owned());
+        let mut bell = pin!(Arc::clone(&cluster.changed).notified_owned());
         bell.as_mut().enable();
         task.begin(&cluster);
         drop(cluster);
@@ -138,13 +138,10 @@ where
         let Some(cluster) = self.cluster.upgrade().filter(|_| finding != Finding::Nothing) else {
             return;
         };
-        cluster.visit(now, |core| {
-            let changed = core.check(id, finding == Finding::Well, now);
-            ((), Change::health(changed))
-        });
+        cluster.update(now, Input::Checked { id, passes: finding == Finding::Well });
         if finding == Finding::Well {
             // A call may try it now that waits.
-            cluster.bell.notify_waiters();
+            cluster.changed.notify_waiters();
         }
     }
 }

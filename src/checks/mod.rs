@@ -66,6 +66,10 @@ use crate::{
 ///
 /// Implemented for closures over the endpoint's name and target. The types of both must be
 /// written out: `|name: &str, target: &Origin| …`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not probe targets of type `{T}`",
+    note = "give a closure `|name: &str, target: &{T}| async move {{ … }}`, with both types written out and a future that is `Send + 'static` and yields `Result<(), BoxError>`"
+)]
 pub trait Probe<T>: Send + Sync + 'static {
     /// The answer: an error if the endpoint is not well.
     type Future: Future<Output = Result<(), BoxError>> + Send + 'static;
@@ -74,6 +78,7 @@ pub trait Probe<T>: Send + Sync + 'static {
     fn probe(&self, name: &str, target: &T) -> Self::Future;
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, T, A> Probe<T> for F
 where
     F: Fn(&str, &T) -> A + Send + Sync + 'static,

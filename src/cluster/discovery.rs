@@ -34,7 +34,7 @@ pub(crate) struct Progress {
     errors: AtomicU64,
     policy_panics: AtomicU64,
     /// The last compile panicked: the snapshot is older than the set.
-    uncompiled: AtomicBool,
+    unbuilt: AtomicBool,
     /// The error since the last change, and what a policy last panicked with.
     words: Mutex<Words>,
 }
@@ -75,16 +75,16 @@ impl Progress {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         self.policy_panics.fetch_add(1, Ordering::Relaxed);
-        self.uncompiled.store(true, Ordering::Release);
+        self.unbuilt.store(true, Ordering::Release);
         lock(&self.words).panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
     }
 
-    pub(crate) fn policy_compiled(&self) {
-        self.uncompiled.store(false, Ordering::Release);
+    pub(crate) fn picker_built(&self) {
+        self.unbuilt.store(false, Ordering::Release);
     }
 
-    pub(crate) fn is_uncompiled(&self) -> bool {
-        self.uncompiled.load(Ordering::Acquire)
+    pub(crate) fn is_unbuilt(&self) -> bool {
+        self.unbuilt.load(Ordering::Acquire)
     }
 
     pub(crate) fn discovery(&self) -> Discovery {

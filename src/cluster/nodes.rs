@@ -77,6 +77,9 @@ impl<T> Nodes<T> {
     /// Returns the list of these nodes, which differ from this one only so. Cost: O(n / 128)
     /// and O(128) for each place that differs.
     pub(crate) fn next(&self, nodes: &[Arc<Node<T>>], changes: &Changes) -> Self {
+        if changes.is_empty() {
+            return self.clone();
+        }
         let mut stale = vec![false; nodes.len().div_ceil(CHUNK)];
         for &place in &changes.places {
             if let Some(stale) = stale.get_mut(place >> BITS) {

@@ -1,68 +1,90 @@
-//! What calls report of their endpoints, on their way to the door.
+//! What calls report of their endpoints.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::cluster::{Change, Cluster};
+use super::{
+    Cluster,
+    core::Input,
+    node::{NodeState, Reports},
+};
 use crate::{
-    cluster::node::{Limits, NodeState, Reports, Verdict},
-    health::standing::Epoch,
+    health::evidence::{Admission, Report, Verdict},
     policy::Policy,
+    util::lock,
 };
 
 impl<T: Send + Sync, P: Policy> Reports for Cluster<T, P> {
-    fn limits(&self) -> Limits {
-        let health = &self.settings.health;
-        Limits { threshold: health.threshold(), drop_age: health.drop_age() }
-    }
-
-    fn release(&self, id: u64) {
-        if let Some(loads) = &self.loads {
-            loads.release(id);
+    fn report(
+        &self,
+        node: &NodeState,
+        call: Admission,
+        began: Instant,
+        report: Report,
+        now: Instant,
+    ) {
+        let (id, epoch) = (node.id, call.epoch);
+        match report {
+            Report::Nothing => {}
+            Report::Failed => self.failed(node, call, now),
+            Report::Recovered => {
+                self.update(now, Input::Recovered { id, epoch });
+            }
+            Report::PushedBack(asked) => self.pushed_back(node, call, began, asked, now),
+            Report::TrialEnded(verdict) => {
+                self.update(now, Input::TrialEnded { id, epoch, verdict });
+                // Calls that wait may make the next trial.
+                self.changed.notify_waiters();
+                if let Verdict::PushedBack(asked) = verdict {
+                    self.pushed_back(node, call, began, asked, now);
+                }
+            }
         }
     }
 
-    fn push_back(
+    fn trial_answered(&self, node: &NodeState, call: Admission, now: Instant) {
+        self.update(now, Input::TrialAnswered { id: node.id, epoch: call.epoch });
+        // Calls that wait may make the next trial once the lease has ended.
+        self.changed.notify_waiters();
+    }
+}
+
+impl<T, P: Policy> Cluster<T, P> {
+    fn failed(&self, node: &NodeState, call: Admission, now: Instant) {
+        let mut locked = lock(&self.locked);
+        // Read under the lock: a success that came in between has cleared the count.
+        let failures = node.health.load().failures();
+        let input = Input::Failed { id: node.id, epoch: call.epoch, failures };
+        let effects = locked.core.update(now, input);
+        self.apply(locked, effects, None, now);
+    }
+
+    /// Lowers the capacity once for each crowd of push-backs: those of calls that began before
+    /// the last one counted, and shortly after, bring nothing new.
+    fn pushed_back(
         &self,
         node: &NodeState,
-        epoch: Epoch,
+        call: Admission,
         began: Instant,
         asked: Option<Duration>,
         now: Instant,
     ) {
         let Some(overload) = self.settings.health.heeded_overload() else { return };
-        let is_news = || self.deadlines.nanos(began) >= node.deaf_until.load(Ordering::Relaxed);
-        if !is_news() {
+        let began = self.deadlines.nanos(began);
+        if began < node.pushed_back_until.load(Ordering::Relaxed) {
             return;
         }
-        self.visit(now, |core| {
-            let heard = is_news() && core.push_back(node.id, epoch, asked, now);
-            if heard {
-                let until = self.deadlines.nanos(now + overload.deafness());
-                node.deaf_until.store(until, Ordering::Relaxed);
-            }
-            ((), Change::health(heard))
-        });
-    }
-
-    fn eject(&self, id: u64, epoch: Epoch, now: Instant) {
-        self.visit(now, |core| ((), Change::health(core.eject(id, epoch, now))));
-    }
-
-    fn recover(&self, id: u64, epoch: Epoch, now: Instant) {
-        self.visit(now, |core| ((), Change::health(core.recover(id, epoch, now))));
-    }
-
-    fn answer_trial(&self, id: u64, epoch: Epoch, now: Instant) {
-        self.visit(now, |core| (core.answer_trial(id, epoch, now), Change::Nothing));
-        // When its place is free again is news for waiting calls.
-        self.bell.notify_waiters();
-    }
-
-    fn end_trial(&self, id: u64, epoch: Epoch, verdict: Verdict, now: Instant) {
-        self.visit(now, |core| ((), Change::health(core.end_trial(id, epoch, verdict, now))));
-        // Its place, or the time of the next trial, is news for waiting calls.
-        self.bell.notify_waiters();
+        let mut locked = lock(&self.locked);
+        if began < node.pushed_back_until.load(Ordering::Relaxed) {
+            return;
+        }
+        let input = Input::PushedBack { id: node.id, epoch: call.epoch, asked };
+        let effects = locked.core.update(now, input);
+        if effects.applied {
+            let until = self.deadlines.nanos(now + overload.crowd());
+            node.pushed_back_until.store(until, Ordering::Relaxed);
+        }
+        self.apply(locked, effects, None, now);
     }
 }

@@ -21,6 +21,29 @@ pub(crate) struct Snapshot<T, B> {
     /// Whether ejections are ignored.
     pub(crate) panic: bool,
     pub(crate) counts: Counts,
-    /// What the policy compiled; nothing if it has only panicked so far.
-    pub(crate) table: Option<B>,
+    /// What the policy built; none if it has only panicked so far.
+    pub(crate) picker: Option<B>,
+}
+
+impl<T, B> Snapshot<T, B> {
+    /// Returns the snapshot before the first one is built.
+    pub(crate) fn empty() -> Self {
+        Self {
+            generation: 0,
+            roll: 0,
+            nodes: Nodes::default(),
+            eligible: Box::default(),
+            shares: Box::default(),
+            capacities: Box::default(),
+            panic: false,
+            counts: Counts::default(),
+            picker: None,
+        }
+    }
+
+    /// Returns whether a member takes calls at this moment.
+    pub(crate) fn is_open(&self, index: usize) -> bool {
+        let node = self.nodes.get(index);
+        node.is_some_and(|node| node.state.health.admit(self.panic).is_some())
+    }
 }

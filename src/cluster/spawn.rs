@@ -45,14 +45,14 @@ impl Spawner {
 
     /// Spawns the driver if it still waits for that. Cost: one load if not.
     #[inline]
-    pub(crate) fn launch(&self) {
+    pub(crate) fn spawn_pending(&self) {
         if self.has_task.load(Ordering::Acquire) {
-            self.launch_task();
+            self.spawn_task();
         }
     }
 
     #[cold]
-    fn launch_task(&self) {
+    fn spawn_task(&self) {
         let Ok(runtime) = Handle::try_current() else { return };
         if let Some(driver) = lock(&self.task).take() {
             self.has_task.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Drains the discovery stream into the core.
+//! Drains the discovery stream into the cluster.
 
 use std::{
     collections::HashMap,
@@ -19,11 +19,15 @@ use tokio::{
 };
 use tower::discover::{Change, Discover};
 
-use crate::cluster::batch::Batch;
 use crate::{
-    cluster::{self, Cluster, Prepared, node::Reports},
+    cluster::{
+        Cluster, Prepared,
+        batch::{Batch, Recorder},
+    },
+    discover::source::Source,
     endpoint::Endpoint,
     error::BoxError,
+    health::evidence::Limits,
     load::Meter,
     policy::Policy,
     util::is_roomy,
@@ -48,15 +52,15 @@ pin_project! {
         closed: oneshot::Receiver<()>,
         keys: HashMap<D::Key, u64>,
         batch: Batch<T>,
-        preparing: Option<Preparing<T, P::Table>>,
+        preparing: Option<Preparing<T, P::Picker>>,
         event: Option<Event>,
     }
 }
 
-/// A batch whose table is compiled on another thread.
+/// A batch whose picker is built on another thread.
 struct Preparing<T, B> {
     batch: Batch<T>,
-    table: JoinHandle<Option<B>>,
+    picker: JoinHandle<Prepared<B>>,
 }
 
 /// What the stream has yielded behind the batch.
@@ -69,6 +73,7 @@ enum Event {
 struct Link<T, P: Policy> {
     cluster: Weak<Cluster<T, P>>,
     meter: Option<Arc<Meter>>,
+    limits: Limits,
     ended: bool,
 }
 
@@ -85,17 +90,16 @@ impl<D: Discover, T, P: Policy> Driver<D, T, P> {
         closed: oneshot::Receiver<()>,
     ) -> Self {
         let meter = cluster.meter.as_ref().map(Arc::clone);
-        let link = Link { cluster: Arc::downgrade(cluster), meter, ended: false };
+        let limits = cluster.settings.health.limits();
+        let link = Link { cluster: Arc::downgrade(cluster), meter, limits, ended: false };
         let (keys, batch) = (HashMap::new(), Batch::new());
         Self { stream, link, closed, keys, batch, preparing: None, event: None }
     }
 }
 
-impl<D, K, T, P> Future for Driver<D, T, P>
+impl<D, T, P> Future for Driver<D, T, P>
 where
-    D: Discover<Key = K, Service = Endpoint<T>>,
-    D::Error: Into<BoxError>,
-    K: Hash + Eq + Clone + fmt::Display,
+    D: Source<Target = T>,
     T: Send + Sync + 'static,
     P: Policy,
 {
@@ -154,61 +158,51 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         batch: &mut Batch<T>,
         keys: &mut HashMap<K, u64>,
     ) {
-        let door: Weak<dyn Reports> = self.cluster.clone();
-        batch.push(change, keys, &door, self.meter.as_ref(), Instant::now());
+        let recorder = Recorder {
+            cluster: self.cluster.clone(),
+            meter: self.meter.clone(),
+            limits: self.limits,
+        };
+        batch.push(change, keys, &recorder, Instant::now());
     }
 
-    /// Applies a batch, or has its table compiled first if that takes long.
-    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Table>> {
-        let cluster = self.cluster.upgrade().filter(|_| batch.len() > 0)?;
-        let runtime = Handle::try_current().ok();
-        let runtime = runtime.filter(|_| {
-            // What is kept is only known when it is applied.
-            !cluster.settings.keep_last && cluster.policy.is_costly(batch.len(), batch.weight())
-        });
-        let Some(runtime) = runtime else {
-            apply(&cluster, batch, None);
+    /// Applies a batch, or has its picker built first if that takes long.
+    fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Picker>> {
+        let cluster = self.cluster.upgrade()?;
+        if batch.len() == 0 {
+            return None;
+        }
+        let planned = cluster.plan(&batch).zip(Handle::try_current().ok());
+        let Some((members, runtime)) = planned else {
+            cluster.update_members(batch, None, Instant::now());
             return None;
         };
-        let members = cluster.inspect(|core, _| batch.plan(core.members()));
-        Some(Preparing { batch, table: runtime.spawn_blocking(move || cluster.prepare(&members)) })
+        let picker = runtime.spawn_blocking(move || cluster.prepare(members));
+        Some(Preparing { batch, picker })
     }
 
-    /// Applies the batch whose table is ready.
+    /// Applies the batch whose picker is ready.
     fn poll_prepared(
         &self,
-        preparing: &mut Option<Preparing<T, P::Table>>,
+        preparing: &mut Option<Preparing<T, P::Picker>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let Some(Preparing { batch, table }) = preparing else { return Poll::Ready(()) };
-        // A thread that was not run at all is no reason not to apply the batch.
-        let table = ready!(Pin::new(table).poll(cx)).ok();
+        let Some(Preparing { batch, picker }) = preparing else { return Poll::Ready(()) };
+        // The batch is applied also if the thread was never run.
+        let picker = ready!(Pin::new(picker).poll(cx)).ok();
         let batch = std::mem::replace(batch, Batch::new());
         *preparing = None;
         if let Some(cluster) = self.cluster.upgrade() {
-            apply(&cluster, batch, table);
+            cluster.update_members(batch, picker, Instant::now());
         }
         Poll::Ready(())
     }
-}
-
-/// Applies a batch as if its changes came one by one, and publishes once.
-fn apply<T, P: Policy>(cluster: &Cluster<T, P>, batch: Batch<T>, table: Prepared<P::Table>) {
-    let now = Instant::now();
-    cluster.visit_with(table, now, |core| {
-        batch.apply(core, now);
-        ((), cluster::Change::Members)
-    });
-    // After the publication, so that whoever knows of the update sees what it brought.
-    cluster.progress.updated();
-    cluster.bell.notify_waiters();
 }
 
 impl<T, P: Policy> Link<T, P> {
     fn failed(&self, error: BoxError) {
         if let Some(cluster) = self.cluster.upgrade() {
             cluster.discovery_failed(error);
-            cluster.bell.notify_waiters();
         }
     }
 
@@ -218,7 +212,7 @@ impl<T, P: Policy> Link<T, P> {
         }
         if let Some(cluster) = self.cluster.upgrade() {
             cluster.progress.finish(stopped);
-            cluster.bell.notify_waiters();
+            cluster.changed.notify_waiters();
         }
     }
 }

@@ -7,7 +7,10 @@
 mod channel;
 pub(crate) mod driver;
 mod list;
+mod source;
 
+pub use crate::endpoint::Labels;
 pub use channel::{Changes, Handle, channel};
 pub use driver::Driver;
 pub use list::{List, list};
+pub use source::Source;

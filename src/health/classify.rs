@@ -25,6 +25,7 @@ pub trait Classify<Res, Err> {
     fn classify(&self, result: Result<&Res, &Err>) -> Outcome;
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, Res, Err> Classify<Res, Err> for F
 where
     F: Fn(Result<&Res, &Err>) -> Outcome,
@@ -37,7 +38,6 @@ where
 /// The default classifier: a response is a success, whatever it says, and an error is a
 /// failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ErrorsAreFailures;
 
 impl<Res, Err> Classify<Res, Err> for ErrorsAreFailures {

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::health::settings::Health;
-use crate::{cluster::node::Verdict, util::random::Random};
+use crate::{
+    health::{evidence::Verdict, settings::Health},
+    util::random::Random,
+};
 
 /// The record of one endpoint; kept under the door's mutex.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct Ejections {
     /// Ejections that still count; each makes the next period longer.
     streak: u32,
     /// Trials in a row that said nothing.
@@ -34,7 +36,7 @@ pub(crate) enum Stage {
     Trial { passed: u32, started: Instant, lease: Option<Instant> },
 }
 
-impl Record {
+impl Ejections {
     pub(crate) const fn new(now: Instant) -> Self {
         Self { streak: 0, vain: 0, since: now, stage: Stage::Serving, total: 0 }
     }
@@ -106,13 +108,13 @@ impl Record {
     ) -> (Instant, bool) {
         let Stage::Trial { passed, started, .. } = self.stage else { return (now, false) };
         let (until, passed) = match verdict {
-            Verdict::Good => (now, passed.saturating_add(1)),
+            Verdict::Passed => (now, passed.saturating_add(1)),
             Verdict::Unsent => (now, passed),
             Verdict::PushedBack(asked) => {
                 let asked = asked.unwrap_or_default().min(health.max_ejection);
                 (now + asked.max(health.base_ejection), passed)
             }
-            Verdict::Bad | Verdict::Nothing => {
+            Verdict::Failed | Verdict::Nothing => {
                 let took = now.saturating_duration_since(started);
                 let more = health.base_ejection * (1 << self.vain.min(7)) / 100;
                 self.vain = self.vain.saturating_add(1);
@@ -120,7 +122,7 @@ impl Record {
                 (now + pause.min(health.max_ejection), passed)
             }
         };
-        if verdict == Verdict::Good {
+        if verdict == Verdict::Passed {
             self.vain = 0;
         }
         self.stage = Stage::Out { until, passed };
@@ -170,7 +172,7 @@ mod tests {
         Health::new().jitter(0.0)
     }
 
-    fn eject_after(record: &mut Record, served: u32, health: &Health) -> (Instant, Duration) {
+    fn eject_after(record: &mut Ejections, served: u32, health: &Health) -> (Instant, Duration) {
         let now = record.since + served * SECOND;
         let until = record.eject(now, health, &mut Random::seeded(1));
         (until, until - now)
@@ -179,7 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn periods_grow_to_the_cap_and_no_further() {
         let health = exact();
-        let mut record = Record::new(Instant::now());
+        let mut record = Ejections::new(Instant::now());
         let mut periods = Vec::new();
         for _ in 0..100 {
             periods.push(eject_after(&mut record, 0, &health).1.as_secs());
@@ -193,7 +195,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_period_is_forgotten_after_serving_as_long() {
         let health = exact();
-        let mut record = Record::new(Instant::now());
+        let mut record = Ejections::new(Instant::now());
         for (served, want) in [(0, 10), (9, 20), (19, 40), (40, 40), (40 + 20 + 10, 10), (10, 10)] {
             let (until, period) = eject_after(&mut record, served, &health);
             assert_eq!(period.as_secs(), want, "after {served} s of service");
@@ -207,7 +209,7 @@ mod tests {
             let longest = crate::util::time::YEAR;
             let health = Health::new().growth(growth).max_ejection(longest).jitter(1.0);
             health.validate().unwrap();
-            let mut record = Record::new(Instant::now());
+            let mut record = Ejections::new(Instant::now());
             for _ in 0..10_000 {
                 assert!(eject_after(&mut record, 0, &health).1 <= 2 * longest);
             }
@@ -217,16 +219,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn trials_in_a_row() {
         let health = exact().trial_successes(2);
-        let mut record = Record::new(Instant::now());
+        let mut record = Ejections::new(Instant::now());
         let (until, _) = eject_after(&mut record, 0, &health);
         let mut end = |verdict, now: Instant| {
             record.start_trial(now);
             record.end_trial(verdict, now + SECOND, &health)
         };
-        assert_eq!(end(Verdict::Good, until), (until + SECOND, false));
+        assert_eq!(end(Verdict::Passed, until), (until + SECOND, false));
         let pause = SECOND + health.base_ejection / 100;
         assert_eq!(end(Verdict::Nothing, until), (until + SECOND + pause, false));
         assert_eq!(end(Verdict::Unsent, until), (until + SECOND, false));
-        assert!(end(Verdict::Good, until).1);
+        assert!(end(Verdict::Passed, until).1);
     }
 }

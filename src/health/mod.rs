@@ -4,7 +4,9 @@
 
 pub(crate) mod capacity;
 pub(crate) mod classify;
+pub(crate) mod counters;
 pub(crate) mod ejection;
+pub(crate) mod evidence;
 pub(crate) mod factors;
 pub(crate) mod fisher;
 pub(crate) mod outcome;
@@ -13,7 +15,7 @@ pub(crate) mod overload;
 pub(crate) mod pace;
 pub(crate) mod settings;
 pub(crate) mod slow_start;
-pub(crate) mod standing;
+pub(crate) mod tally;
 
 pub use capacity::CapacityChange;
 pub use classify::ErrorsAreFailures;

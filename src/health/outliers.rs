@@ -1,7 +1,7 @@
 //! Ejection by rate: an endpoint that does worse than its peers, although not in a row.
 
 use crate::health::fisher::tail;
-use crate::{error::ConfigError, load::Tally};
+use crate::{error::ConfigError, health::tally::Tally};
 
 /// Ejects endpoints that fail more often than their peers, beside those that fail many times in
 /// a row.

@@ -87,8 +87,8 @@ impl Overload {
         self.factor == 1.0
     }
 
-    /// Returns for how long further push-backs say nothing new.
-    pub(crate) fn deafness(&self) -> Duration {
+    /// Returns for how long after a push-back further ones belong to the same crowd.
+    pub(crate) fn crowd(&self) -> Duration {
         self.hold / 16
     }
 

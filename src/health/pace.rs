@@ -1,7 +1,7 @@
 //! Weights by latency: an endpoint that stays slower than its peers gets less.
 
 use crate::health::{factors::Factors, settings::Health};
-use crate::{error::ConfigError, load::Tally};
+use crate::{error::ConfigError, health::tally::Tally};
 
 /// Lowers the weight of endpoints that stay slower than their peers, and gives it back.
 ///

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::health::{
-    LatencyWeights, OutlierDetection, Overload, SlowStart, standing::MAX_FAILURES,
+    LatencyWeights, OutlierDetection, Overload, SlowStart,
+    evidence::{Limits, MAX_FAILURES},
 };
 use crate::{
     error::ConfigError,
@@ -43,7 +44,7 @@ use crate::{
 /// | `interval` | 10 s | a millisecond to a year |
 ///
 /// By default a call ends when its response begins; what comes later, in a streamed body, is
-/// judged with `http::AtBodyEnd`, see [`Builder::ends`](crate::Builder::ends).
+/// judged with `http::AtBodyEnd`, see [`Builder::judge`](crate::Builder::judge).
 /// Nonsense is refused when the balancer is built, with an error that names the setting.
 ///
 /// ```
@@ -71,7 +72,7 @@ pub struct Health {
     ejects: bool,
     pub(super) overload: Overload,
     pub(super) slow_start: Option<SlowStart>,
-    pub(crate) outliers: Option<OutlierDetection>,
+    pub(crate) outlier_detection: Option<OutlierDetection>,
     pub(super) latency_weights: Option<LatencyWeights>,
     pub(crate) interval: Duration,
 }
@@ -103,7 +104,7 @@ impl Default for Health {
             ejects: true,
             overload: Overload::new(),
             slow_start: None,
-            outliers: None,
+            outlier_detection: None,
             latency_weights: None,
             interval: Duration::from_secs(10),
         }
@@ -213,8 +214,8 @@ impl Health {
     }
 
     /// Ejects endpoints that do worse than their peers, too. Default: off.
-    pub fn outlier_detection(mut self, outliers: OutlierDetection) -> Self {
-        self.outliers = Some(outliers);
+    pub fn outlier_detection(mut self, detection: OutlierDetection) -> Self {
+        self.outlier_detection = Some(detection);
         self
     }
 
@@ -241,7 +242,7 @@ impl Health {
 
     /// Returns whether endpoints are compared with their peers.
     pub(crate) const fn compares(&self) -> bool {
-        (self.outliers.is_some() && self.ejects) || self.latency_weights.is_some()
+        (self.outlier_detection.is_some() && self.ejects) || self.latency_weights.is_some()
     }
 
     /// Returns whether anybody is ejected at all.
@@ -249,9 +250,9 @@ impl Health {
         self.ejects
     }
 
-    /// Returns the age from which a dropped call is a failure.
-    pub(crate) const fn drop_age(&self) -> Duration {
-        self.drop_counts_after
+    /// Returns the settings that decide about the ends of calls.
+    pub(crate) const fn limits(&self) -> Limits {
+        Limits { threshold: self.threshold(), drop_age: self.drop_counts_after }
     }
 
     /// Returns the number of failures that ejects; never reached if health is off.
@@ -306,7 +307,7 @@ impl Health {
         refuse(interval, "interval", "must be from a millisecond to a year")?;
         self.overload.validate()?;
         self.slow_start.as_ref().map_or(Ok(()), SlowStart::validate)?;
-        self.outliers.as_ref().map_or(Ok(()), OutlierDetection::validate)?;
+        self.outlier_detection.as_ref().map_or(Ok(()), OutlierDetection::validate)?;
         self.latency_weights.as_ref().map_or(Ok(()), LatencyWeights::validate)
     }
 }

@@ -10,31 +10,34 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::http::{ClassifyBody, ClassifyEnd, Head};
 use crate::{
     call::{
-        completion::{Call, Ends, sealed},
+        completion::{Judge, sealed},
         guard::Guard,
     },
     health::outcome::Outcome,
+    http::{ClassifyBody, ClassifyEnd, Head},
 };
 
-/// A call is over with the first data of its body: for streams that begin when work is done,
-/// and then take long.
+/// Ends a call with the first data of its body: for streams that begin when work is done, and then
+/// take long.
 ///
-/// A body that ends or breaks off before counts as by [`AtBodyEnd`]. What comes after
-/// the first data is not judged.
+/// A body that ends or breaks off before counts as by [`AtBodyEnd`]. What comes after the first
+/// data is not judged.
+///
+/// For `http::Response`. The response has another type of body, [`Tracked`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AtFirstData;
+pub struct AtFirstData<K> {
+    classify: K,
+}
 
-/// A call is over at the end of its body, after the trailers.
+/// Ends a call at the end of its body, after the trailers.
 ///
-/// What the [classifier](ClassifyBody) says of the head is told at once, if that is more than
+/// What the [classifier](ClassifyBody) says of the head counts at once, if that is more than
 /// "good so far"; the call stays in flight until the body ends. A body that breaks off is a
 /// failure. Dropping it ends the call; that is no failure of the endpoint, whose head was
-/// good: it neither raises nor clears the count, and a trial has succeeded. An endpoint on
-/// trial is tried by nobody else until the body of the call that tries it has ended, or for
+/// good: it neither raises nor clears the count, and a trial has succeeded. While the body of a
+/// trial is open, no other call tries the endpoint, for at most
 /// [`base_ejection`](crate::Health::base_ejection).
 ///
 /// For streams that are open for long, rather use [`AtFirstData`] beside
@@ -45,53 +48,98 @@ pub struct AtFirstData;
 /// ```
 /// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder};
 ///
-/// let builder = Builder::new().classify(Grpc::new()).ends(AtBodyEnd::new());
+/// let builder = Builder::new().judge(AtBodyEnd::new(Grpc::new()));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AtBodyEnd;
+pub struct AtBodyEnd<K> {
+    classify: K,
+}
 
-impl AtFirstData {
-    /// Creates the rule.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self
+impl<K> AtFirstData<K> {
+    /// Judges heads, and bodies up to their first data, by a classifier.
+    pub const fn new(classify: K) -> Self {
+        Self { classify }
     }
 }
 
-impl AtBodyEnd {
-    /// Creates the rule.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self
+impl<K> AtBodyEnd<K> {
+    /// Judges heads and the ends of bodies by a classifier.
+    pub const fn new(classify: K) -> Self {
+        Self { classify }
     }
 }
 
-impl sealed::Ends for AtFirstData {}
-impl sealed::Ends for AtBodyEnd {}
-
-impl<K: ClassifyBody<B, Err>, B: Body, Err> Ends<K, Response<B>, Err> for AtFirstData {
+impl<K, T, C, B, Err> Judge<T, C, Response<B>, Err> for AtFirstData<K>
+where
+    K: ClassifyBody<B, Err> + Clone,
+    B: Body,
+{
     type Response = Response<Tracked<B, K::End>>;
+}
 
-    fn follow(&self, call: Call<'_, K>, response: Response<B>) -> Self::Response {
-        follow(call, response, true)
+impl<K, T, C, B, Err> sealed::End<T, C, Response<B>, Err> for AtFirstData<K>
+where
+    K: ClassifyBody<B, Err>,
+    B: Body,
+{
+    type Output = Response<Tracked<B, K::End>>;
+
+    fn end(
+        &self,
+        guard: &mut Guard,
+        result: Result<Response<B>, Err>,
+    ) -> Result<Self::Output, Err> {
+        follow(&self.classify, guard, result, true)
     }
 }
 
-impl<K: ClassifyBody<B, Err>, B: Body, Err> Ends<K, Response<B>, Err> for AtBodyEnd {
+impl<K, T, C, B, Err> Judge<T, C, Response<B>, Err> for AtBodyEnd<K>
+where
+    K: ClassifyBody<B, Err> + Clone,
+    B: Body,
+{
     type Response = Response<Tracked<B, K::End>>;
+}
 
-    fn follow(&self, call: Call<'_, K>, response: Response<B>) -> Self::Response {
-        follow(call, response, false)
+impl<K, T, C, B, Err> sealed::End<T, C, Response<B>, Err> for AtBodyEnd<K>
+where
+    K: ClassifyBody<B, Err>,
+    B: Body,
+{
+    type Output = Response<Tracked<B, K::End>>;
+
+    fn end(
+        &self,
+        guard: &mut Guard,
+        result: Result<Response<B>, Err>,
+    ) -> Result<Self::Output, Err> {
+        follow(&self.classify, guard, result, false)
     }
 }
 
+/// Ends a call that failed; else judges the head and has the body followed.
 fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
-    call: Call<'_, K>,
+    classify: &K,
+    guard: &mut Guard,
+    result: Result<Response<B>, Err>,
+    to_first_data: bool,
+) -> Result<Response<Tracked<B, K::End>>, Err> {
+    match result {
+        Ok(response) => Ok(track(classify, guard, response, to_first_data)),
+        Err(error) => {
+            let outcome = guard.inside(|| classify.classify(Err(&error)));
+            guard.close(outcome);
+            Err(error)
+        }
+    }
+}
+
+fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
+    classify: &K,
+    guard: &mut Guard,
     response: Response<B>,
     to_first_data: bool,
 ) -> Response<Tracked<B, K::End>> {
-    let Call { guard, classify } = call;
     let (head, ended) =
         guard.inside(|| (classify.classify_head(&response), response.body().is_end_stream()));
     let mut guard = guard.hand_over();
@@ -117,7 +165,7 @@ fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
 }
 
 pin_project! {
-    /// A body that tells the balancer when it ends.
+    /// A body whose end ends the call.
     ///
     /// Data, trailers, size hint and errors are those of the body inside. Dropping it ends the
     /// call. One that is made by `Default` belongs to no call.
@@ -131,7 +179,7 @@ pin_project! {
 /// What is left of a call whose response has begun.
 struct Follower<E: ClassifyEnd> {
     guard: Guard,
-    /// Judges the end; none if the head has told the outcome.
+    /// Judges the end; none if the outcome is known from the head.
     end: Option<E>,
     to_first_data: bool,
 }
@@ -156,8 +204,8 @@ impl<E: ClassifyEnd> Follower<E> {
         true
     }
 
-    /// Runs the body's code. If it panics, that is a failure, unless the head has told the
-    /// outcome.
+    /// Runs the body's code. If it panics, that is a failure, unless the outcome is
+    /// known from the head.
     fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
         match self.end {
             Some(_) => self.guard.inside(work),

@@ -12,6 +12,10 @@ use crate::health::{
 /// Closures and most classifiers judge the head alone; their responses count as what the head
 /// says, and a body that breaks off is a failure. [`Grpc`](super::Grpc) looks into the
 /// trailers.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not classify responses with bodies of type `{B}` or the error `{Err}`",
+    note = "give `AtBodyEnd` and `AtFirstData` an `http::Status`, an `http::Grpc`, or a closure over `Result<&http::Response<{B}>, &{Err}>` with its types written out"
+)]
 pub trait ClassifyBody<B, Err>: Classify<Response<B>, Err> {
     /// What is kept of the head until the body ends.
     type End: ClassifyEnd;
@@ -57,6 +61,7 @@ impl ClassifyEnd for GoodHead {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, B, Err> ClassifyBody<B, Err> for F
 where
     F: Fn(Result<&Response<B>, &Err>) -> Outcome,

@@ -24,16 +24,16 @@ use crate::http::{
 /// map it: 429 is overload, other refusals are successes, 404, 502, 503 and 504 and everything
 /// else failures.
 ///
-/// A server that answers with a message tells the status in the trailers, behind the body:
-/// to see it, [`ends`](crate::Builder::ends) must be [`AtBodyEnd`](super::AtBodyEnd). By
-/// default a call ends at the head, and a head without a status is a success.
+/// A server that answers with a message sends the status in the trailers, behind the body:
+/// [`AtBodyEnd`](super::AtBodyEnd) sees it, which is the default for
+/// [`GrpcChannel`](super::GrpcChannel). At the head, a head without a status is a success.
 ///
 /// ```
 /// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder, Outcome};
 ///
 /// let unimplemented = 12;
 /// let grpc = Grpc::new().with(unimplemented, Outcome::Failure);
-/// let builder = Builder::new().classify(grpc).ends(AtBodyEnd::new());
+/// let builder = Builder::new().judge(AtBodyEnd::new(grpc));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grpc {

@@ -32,6 +32,7 @@
 //! ```
 
 mod body;
+mod channel;
 mod classify;
 mod grpc;
 pub mod key;
@@ -43,6 +44,7 @@ mod status;
 mod tower_http;
 
 pub use body::{AtBodyEnd, AtFirstData, Tracked};
+pub use channel::GrpcChannel;
 pub use classify::{ClassifyBody, ClassifyEnd, GoodHead, Head};
 pub use grpc::Grpc;
 pub use origin::{AtOrigin, Origin, OriginError};

@@ -15,7 +15,7 @@ use http::{
 };
 use tower_service::Service;
 
-use crate::endpoint::Target;
+use crate::{call::AtHead, endpoint::Target, http::Status};
 
 /// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
 ///
@@ -61,7 +61,7 @@ impl Origin {
     /// Sets whether a request without a `Host` header gets one with the authority that it
     /// was made for, instead of the endpoint's. Default: false.
     ///
-    /// For servers that tell virtual hosts apart by the name, behind addresses. A request
+    /// For servers that distinguish virtual hosts by the name, behind addresses. A request
     /// that was made for no authority is left alone.
     #[must_use]
     pub fn preserve_host(mut self, preserve: bool) -> Self {
@@ -221,6 +221,7 @@ impl StdError for OriginError {}
 
 impl<C: Clone> Target<C> for Origin {
     type Service = AtOrigin<C>;
+    type Judge = AtHead<Status>;
 
     fn attach(&self, client: &C) -> AtOrigin<C> {
         AtOrigin { origin: self.clone(), client: client.clone() }
@@ -234,9 +235,51 @@ pub struct AtOrigin<C> {
     pub(super) client: C,
 }
 
+pub(super) mod sealed {
+    use std::{
+        future::Future,
+        task::{Context, Poll},
+    };
+
+    use tower_service::Service;
+
+    /// A client under the balancer that takes these requests.
+    #[allow(unnameable_types, reason = "only a better error of the compiler")]
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` is not a client for requests of type `{Req}`",
+        label = "an `http::Origin` needs a client under the balancer",
+        note = "an `http::Origin` is reached through the client that `BalanceLayer` wraps: use `BalanceLayer`, not `Balance::new`",
+        note = "clients of `http::Request` need counterpoise's feature `http`, `reqwest::Client` the feature `reqwest`"
+    )]
+    pub trait Client<Req> {
+        type Response;
+        type Error;
+        type Future: Future<Output = Result<Self::Response, Self::Error>>;
+
+        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
+
+        fn call(&mut self, request: Req) -> Self::Future;
+    }
+
+    #[diagnostic::do_not_recommend]
+    impl<C: Service<Req>, Req> Client<Req> for C {
+        type Response = C::Response;
+        type Error = C::Error;
+        type Future = C::Future;
+
+        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+            Service::poll_ready(self, cx)
+        }
+
+        fn call(&mut self, request: Req) -> C::Future {
+            Service::call(self, request)
+        }
+    }
+}
+
 impl<C, B> Service<Request<B>> for AtOrigin<C>
 where
-    C: Service<Request<B>>,
+    C: sealed::Client<Request<B>>,
 {
     type Response = C::Response;
     type Error = C::Error;
@@ -248,7 +291,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> C::Future {
         // Only a path beyond the length limit can fail. The request is then left with a URI
-        // that has no authority: clients refuse it, and nobody else gets it by mistake.
+        // that has no authority: clients refuse it, and no other server gets it by mistake.
         let _too_long = self.origin.redirect(&mut request);
         self.client.call(request)
     }

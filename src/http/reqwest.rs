@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderValue, header::HOST};
 use reqwest::{Request, Url};
 use tower_service::Service;
 
-use crate::http::{AtOrigin, Origin, key::sealed::HttpRequest};
+use crate::http::{AtOrigin, Origin, key::sealed::HttpRequest, origin::sealed};
 
-impl<C: Service<Request>> Service<Request> for AtOrigin<C> {
+impl<C: sealed::Client<Request>> Service<Request> for AtOrigin<C> {
     type Response = C::Response;
     type Error = C::Error;
     type Future = C::Future;

@@ -9,9 +9,9 @@ use crate::http::{ClassifyBody, ClassifyEnd, Head};
 /// Classifies by a [classifier of tower-http 0.7](tower_http::classify): what it calls a failure
 /// is one, and everything else a success.
 ///
-/// Mind that `GrpcErrorsAsFailures` has every status but `OK` for a failure, also what
-/// the application refuses, unless told otherwise; [`Grpc`](super::Grpc) has not. Nor do
-/// these classifiers know push-back.
+/// `GrpcErrorsAsFailures` takes every status but `OK` for a failure, also what the application
+/// refuses, unless it is configured otherwise; [`Grpc`](super::Grpc) does not. These classifiers do
+/// not know push-back.
 ///
 /// ```
 /// use counterpoise::{http::ByTowerHttp, Builder};

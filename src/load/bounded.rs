@@ -2,15 +2,17 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use crate::util::lock;
 
-/// The calls that run under a bound. One lock for admissions and ends keeps it exact.
+/// The calls that run under a bound. One lock for starts and ends keeps the bound exact, since it
+/// compares two numbers that change together.
 #[derive(Debug)]
-pub(crate) struct Loads(Mutex<Held>);
+pub(crate) struct Bounded(Mutex<Held>);
 
+/// How many calls run, and how many of them at each endpoint.
 #[derive(Debug)]
 pub(crate) struct Held {
     factor: f64,
@@ -18,7 +20,14 @@ pub(crate) struct Held {
     by_id: HashMap<u64, u64>,
 }
 
-impl Loads {
+/// One call's place under the bound; dropping it gives the place back.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    bounded: Arc<Bounded>,
+    id: u64,
+}
+
+impl Bounded {
     pub(crate) fn new(factor: f64) -> Self {
         Self(Mutex::new(Held { factor, total: 0, by_id: HashMap::new() }))
     }
@@ -26,32 +35,29 @@ impl Loads {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Held> {
         lock(&self.0)
     }
-
-    /// Ends a call.
-    pub(crate) fn release(&self, id: u64) {
-        self.lock().remove(id);
-    }
 }
 
 impl Held {
-    /// Returns whether an endpoint of such a share may take one more call.
+    /// Returns whether an endpoint with this share of the load may take one more call; an
+    /// endpoint without a share, if it holds none.
     pub(crate) fn has_room(&self, id: u64, share: f64) -> bool {
-        let bound = self.factor * (self.total + 1) as f64 * share;
         let held = self.by_id.get(&id).copied().unwrap_or(0);
+        if share == 0.0 {
+            return held == 0;
+        }
+        let bound = self.factor * (self.total + 1) as f64 * share;
         // A little less, so that products like 1.1 × 10 do not rise above a whole number.
         (held + 1) as f64 <= (bound * (1.0 - 1e-12)).ceil()
     }
 
-    pub(crate) fn is_idle(&self, id: u64) -> bool {
-        !self.by_id.contains_key(&id)
-    }
-
-    pub(crate) fn add(&mut self, id: u64) {
+    /// Starts a call.
+    pub(crate) fn start(&mut self, bounded: &Arc<Bounded>, id: u64) -> Permit {
         self.total += 1;
         *self.by_id.entry(id).or_default() += 1;
+        Permit { bounded: Arc::clone(bounded), id }
     }
 
-    fn remove(&mut self, id: u64) {
+    fn end(&mut self, id: u64) {
         if let Some(held) = self.by_id.get_mut(&id) {
             self.total -= 1;
             *held -= 1;
@@ -59,5 +65,11 @@ impl Held {
                 self.by_id.remove(&id);
             }
         }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.bounded.lock().end(self.id);
     }
 }

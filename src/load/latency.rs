@@ -7,7 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::load::{Kind, Sign, Signals, Window};
+use crate::{
+    health::evidence::End,
+    load::{Kind, Signals, Window},
+};
 use crate::{
     load::decay::{Decay, Fading},
     util::time::nanos,
@@ -121,45 +124,41 @@ impl Meter {
         &self,
         pace: &Pace,
         window: Option<&Window>,
-        sign: Sign,
+        end: End,
         took: Duration,
         now: Instant,
     ) {
         let took = nanos(took).max(1);
         if let Some(window) = window.filter(|_| self.watches) {
-            window.note(sign, took, self.slow_from.load(Ordering::Relaxed));
+            window.note(end, took, self.slow_from.load(Ordering::Relaxed));
         }
         let Some(signals) = self.signals else { return };
         let now = self.since_origin(now);
-        if self.is_load(sign) {
+        if self.is_load(end) {
             pace.failures.update(now, self.decay, |left| left + 1.0);
         }
         if signals.kind == Kind::Latency {
-            self.note_latency(pace, sign, took as f64, now, signals.penalty);
+            self.note_latency(pace, end, took as f64, now, signals.penalty);
         }
     }
 
     /// Returns whether such a call counts as load for a while. Beside latency a push-back does
     /// not: it is slow already, and the capacity sinks.
-    fn is_load(&self, sign: Sign) -> bool {
-        let pushed_back = sign == Sign::Overload && !self.has_latency();
-        sign == Sign::Failure || pushed_back
+    fn is_load(&self, end: End) -> bool {
+        match end {
+            End::Failure => true,
+            End::Overload(_) => !self.has_latency(),
+            _ => false,
+        }
     }
 
     /// Returns whether the end of such a call is measured: else nobody need read a clock.
     #[inline]
-    pub(crate) fn minds(&self, sign: Sign) -> bool {
-        self.watches || self.is_load(sign) || self.has_latency()
+    pub(crate) fn minds(&self, end: End) -> bool {
+        self.watches || self.is_load(end) || self.has_latency()
     }
 
-    fn note_latency(
-        &self,
-        pace: &Pace,
-        sign: Sign,
-        took: f64,
-        now: u64,
-        penalty: Option<Duration>,
-    ) {
+    fn note_latency(&self, pace: &Pace, end: End, took: f64, now: u64, penalty: Option<Duration>) {
         // From here on the whole estimate is evidence: also what was added for want of any.
         let estimate = || self.cost_at(pace, now);
         let penalty = || {
@@ -170,17 +169,17 @@ impl Meter {
             pace.cost.raise(to.max(estimate()), now, self.decay);
             pace.seen.fetch_max(now, Ordering::Relaxed);
         };
-        match sign {
-            Sign::Success => {
+        match end {
+            End::Success => {
                 self.average(pace, took, now);
                 self.note_usual(took, now);
                 self.peak.raise_by_far(took, now, self.decay);
             }
             // For how long an endpoint wants less is its capacity's business.
-            Sign::Failure | Sign::Overload => raise(penalty()),
+            End::Failure | End::Overload(_) => raise(penalty()),
             // It would have taken longer than that.
-            Sign::Dropped if took > estimate() => raise(took),
-            Sign::Dropped | Sign::Nothing => {}
+            End::Dropped(_) | End::BodyDropped if took > estimate() => raise(took),
+            End::Dropped(_) | End::BodyDropped | End::Neutral | End::Unsent => {}
         }
     }
 
@@ -255,8 +254,8 @@ mod tests {
             self.meter.start(self.now)
         }
 
-        fn end(&self, pace: &Pace, sign: Sign, took: Duration) {
-            self.meter.note(pace, None, sign, took, self.now);
+        fn end(&self, pace: &Pace, end: End, took: Duration) {
+            self.meter.note(pace, None, end, took, self.now);
         }
 
         fn cost(&self, pace: &Pace) -> f64 {
@@ -276,12 +275,12 @@ mod tests {
     async fn a_peak_counts_at_once_and_is_averaged_away() {
         let mut bench = bench();
         let pace = bench.pace();
-        bench.end(&pace, Sign::Success, SECOND / 100);
+        bench.end(&pace, End::Success, SECOND / 100);
         assert!(near(bench.cost(&pace), 10.0 * MS));
-        bench.end(&pace, Sign::Success, SECOND);
+        bench.end(&pace, End::Success, SECOND);
         assert!(near(bench.cost(&pace), 1000.0 * MS));
         bench.now += 10 * SECOND;
-        bench.end(&pace, Sign::Success, SECOND / 100);
+        bench.end(&pace, End::Success, SECOND / 100);
         let kept = (-1.0_f64).exp();
         assert!(near(bench.cost(&pace), 1000.0 * MS * kept + 10.0 * MS * (1.0 - kept)));
     }
@@ -291,13 +290,13 @@ mod tests {
         let (mut bench, steps) = (bench(), 1_000);
         let [often, once] = [bench.pace(), bench.pace()];
         for pace in [&often, &once] {
-            bench.end(pace, Sign::Success, SECOND);
+            bench.end(pace, End::Success, SECOND);
         }
         for _ in 0..steps {
             bench.now += 10 * SECOND / steps;
-            bench.end(&often, Sign::Success, SECOND / 10);
+            bench.end(&often, End::Success, SECOND / 10);
         }
-        bench.end(&once, Sign::Success, SECOND / 10);
+        bench.end(&once, End::Success, SECOND / 10);
         assert!((bench.cost(&often) / bench.cost(&once) - 1.0).abs() < 1e-3);
     }
 
@@ -305,11 +304,11 @@ mod tests {
     async fn b79_without_evidence_every_cost_becomes_less_than_the_usual() {
         let mut bench = bench();
         let [penalised, steady, new] = [bench.pace(), bench.pace(), bench.pace()];
-        bench.end(&penalised, Sign::Failure, SECOND / 1000);
+        bench.end(&penalised, End::Failure, SECOND / 1000);
         assert!(near(bench.cost(&penalised), 5000.0 * MS));
         for _ in 0..120 {
             bench.now += SECOND;
-            bench.end(&steady, Sign::Success, SECOND / 200);
+            bench.end(&steady, End::Success, SECOND / 200);
         }
         for (name, pace) in [("penalised", &penalised), ("new", &new)] {
             let cost = bench.cost(pace);
@@ -322,15 +321,15 @@ mod tests {
     async fn nothing_but_success_lowers_a_cost() {
         let bench = bench();
         let pace = bench.pace();
-        bench.end(&pace, Sign::Success, SECOND);
-        for sign in [Sign::Failure, Sign::Overload, Sign::Dropped, Sign::Nothing] {
+        bench.end(&pace, End::Success, SECOND);
+        for sign in [End::Failure, End::Overload(None), End::BodyDropped, End::Neutral] {
             let before = bench.cost(&pace);
             bench.end(&pace, sign, Duration::ZERO);
             assert!(bench.cost(&pace) >= before, "{sign:?}");
         }
-        bench.end(&pace, Sign::Overload, Duration::ZERO);
+        bench.end(&pace, End::Overload(None), Duration::ZERO);
         assert!(near(bench.cost(&pace), 5_000.0 * MS));
-        bench.end(&pace, Sign::Dropped, 90 * SECOND);
+        bench.end(&pace, End::BodyDropped, 90 * SECOND);
         assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");
     }
 
@@ -343,12 +342,12 @@ mod tests {
             let (pace, took) =
                 (&paces[i % 3], if i % 300 == 0 { SECOND / 50 } else { SECOND / 1000 });
             // Only the first of them fails.
-            let sign = if i % 102 == 0 { Sign::Failure } else { Sign::Success };
+            let sign = if i % 102 == 0 { End::Failure } else { End::Success };
             bench.end(pace, sign, took);
             let costs = paces.each_ref().map(|pace| bench.cost(pace));
             // Twice the peak of 20 ms, and a sixteenth for rounding.
             assert!(costs.iter().all(|&cost| 0.5 * MS < cost && cost < 42.5 * MS), "{costs:?}");
-            assert!(sign == Sign::Success || costs[i % 3] >= costs.into_iter().fold(0.0, f64::max));
+            assert!(sign == End::Success || costs[i % 3] >= costs.into_iter().fold(0.0, f64::max));
         }
     }
 
@@ -356,8 +355,8 @@ mod tests {
     async fn failures_count_as_load_for_a_while() {
         let mut bench = Bench::new(Signals::failures(10 * SECOND));
         let pace = bench.pace();
-        bench.end(&pace, Sign::Failure, SECOND);
-        bench.end(&pace, Sign::Success, SECOND);
+        bench.end(&pace, End::Failure, SECOND);
+        bench.end(&pace, End::Success, SECOND);
         let failures = |bench: &Bench| bench.meter.failures(&pace, bench.now);
         assert_eq!(failures(&bench), 1);
         bench.now += 6 * SECOND;

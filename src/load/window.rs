@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::load::Sign;
+use crate::health::{evidence::End, tally::Tally};
 
 /// The calls of one endpoint that have ended since it was last compared with its peers.
 #[derive(Debug, Default)]
@@ -18,31 +18,22 @@ pub(crate) struct Window {
 /// it: a million of these fit. 4.9 hours.
 const LONGEST: u64 = 1 << 44;
 
-/// The calls that have ended since the window began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) successes: u64,
-    pub(crate) failures: u64,
-    pub(crate) slow: u64,
-    pub(crate) spent: u64,
-}
-
 impl Window {
     /// Notes the end of a call, which is slow if it took longer than `slow_from`.
-    pub(crate) fn note(&self, sign: Sign, took: u64, slow_from: u64) {
+    pub(crate) fn note(&self, end: End, took: u64, slow_from: u64) {
         let more = |counter: &AtomicU64, by| {
             counter.fetch_add(by, Ordering::Relaxed);
         };
-        match sign {
-            Sign::Success => {
+        match end {
+            End::Success => {
                 more(&self.successes, 1);
                 more(&self.spent, took.min(LONGEST));
                 if took > slow_from {
                     more(&self.slow, 1);
                 }
             }
-            Sign::Failure => more(&self.failed, 1),
-            Sign::Overload | Sign::Dropped | Sign::Nothing => {}
+            End::Failure => more(&self.failed, 1),
+            _ => {}
         }
     }
 
@@ -69,7 +60,7 @@ mod tests {
     fn calls_that_took_years_do_not_overflow() {
         let window = Window::default();
         for _ in 0..10_000 {
-            window.note(Sign::Success, u64::MAX, 1);
+            window.note(End::Success, u64::MAX, 1);
         }
         let tally = window.take();
         assert_eq!((tally.spent / tally.successes, tally.slow), (LONGEST, 10_000));

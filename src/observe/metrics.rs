@@ -190,7 +190,7 @@ async fn run<T, P: Policy>(cluster: Weak<Cluster<T, P>>, mut metrics: Metrics, i
         let mut pause = Box::pin(sleep(interval.max(Duration::from_millis(1))));
         loop {
             let Some(bell) =
-                cluster.upgrade().map(|cluster| Arc::clone(&cluster.bell).notified_owned())
+                cluster.upgrade().map(|cluster| Arc::clone(&cluster.changed).notified_owned())
             else {
                 return;
             };

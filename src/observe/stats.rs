@@ -9,14 +9,10 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{
-        Cluster,
-        core::Entry,
-        discovery::Discovery,
-        node::{Node, Reading},
-    },
+    cluster::{Cluster, core::Record, discovery::Discovery, node::Node},
+    endpoint::Labels,
     error::{BoxError, Counts},
-    health::ejection::Stage,
+    health::{counters::Reading, ejection::Stage},
     policy::{Member, Policy},
 };
 
@@ -69,6 +65,12 @@ pub struct EndpointStats {
     pub name: Arc<str>,
     /// The weight that was set.
     pub weight: u32,
+    /// The tier that was set.
+    pub tier: u32,
+    /// The zone that was set.
+    pub zone: Option<Arc<str>>,
+    /// The labels that were set.
+    pub labels: Labels,
     /// The weight that counts now: the set weight times the capacity factor, and zero while
     /// ejected.
     pub effective_weight: f64,
@@ -128,20 +130,17 @@ impl Stats {
         // decide when it moves.
         cluster.flush_due(now);
         let progress = &cluster.progress;
-        cluster.inspect(|core, snapshot| {
+        cluster.inspect(|core, snapshot, shows_all| {
             let endpoint = |node: &Arc<Node<T>>| {
-                let (member, entry) = core.get(node.state.id)?;
-                let member = &core.due(member, entry, now);
-                Some(EndpointStats::of(node, member, entry, snapshot.panic, now))
+                let (member, record) = core.get(node.state.id)?;
+                let member = &core.at(now, member, record);
+                Some(EndpointStats::of(node, member, record, snapshot.panic, now))
             };
             Self {
                 generation: snapshot.generation,
                 endpoints: snapshot.nodes.iter().filter_map(endpoint).collect(),
                 // Ejections that are gathered show at once; members only when published.
-                counts: match core.unpublished.is_empty() {
-                    true => core.counts(),
-                    false => snapshot.counts,
-                },
+                counts: if shows_all { core.counts() } else { snapshot.counts },
                 panic: snapshot.panic,
                 waiting: cluster.waiting.load(Ordering::Relaxed),
                 discovery: progress.discovery(),
@@ -161,7 +160,7 @@ impl Stats {
 }
 
 impl EndpointStats {
-    fn of<T>(node: &Node<T>, member: &Member, entry: &Entry, panic: bool, now: Instant) -> Self {
+    fn of<T>(node: &Node<T>, member: &Member, record: &Record, panic: bool, now: Instant) -> Self {
         let state = &node.state;
         let read = state.read();
         let Reading { in_flight, successes, failures, overloads, neutrals, drops } = read;
@@ -169,10 +168,13 @@ impl EndpointStats {
         Self {
             name: Arc::clone(&member.name),
             weight: member.weight,
+            tier: member.traits.tier(),
+            zone: member.traits.zone().cloned(),
+            labels: member.traits.labels().clone(),
             effective_weight: if counts { member.effective_weight() } else { 0.0 },
-            state: EndpointState::of(node, member, entry),
-            returns_in: match entry.record.stage() {
-                _ if entry.is_checked_out() => None,
+            state: EndpointState::of(node, member, record),
+            returns_in: match record.ejections.stage() {
+                _ if record.is_checked_out() => None,
                 Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
                 Stage::Serving | Stage::Trial { .. } => None,
             },
@@ -183,22 +185,22 @@ impl EndpointStats {
             overloads,
             neutrals,
             drops,
-            consecutive_failures: state.standing.failures(),
-            ejections: entry.record.total(),
-            checked_out: entry.is_checked_out(),
+            consecutive_failures: state.health.load().failures(),
+            ejections: record.ejections.total(),
+            checked_out: record.is_checked_out(),
             latency: state.latency(now),
         }
     }
 }
 
 impl EndpointState {
-    fn of<T>(node: &Node<T>, member: &Member, entry: &Entry) -> Self {
-        match entry.record.stage() {
+    fn of<T>(node: &Node<T>, member: &Member, record: &Record) -> Self {
+        match record.ejections.stage() {
             _ if !member.is_open() => Self::Drained,
-            _ if entry.is_checked_out() => Self::Ejected,
+            _ if record.is_checked_out() => Self::Ejected,
             Stage::Out { .. } => Self::Ejected,
             Stage::Trial { .. } => Self::OnTrial,
-            Stage::Serving if entry.is_kept() => Self::Kept,
+            Stage::Serving if record.is_kept() => Self::Kept,
             Stage::Serving if node.state.is_unready() => Self::Unready,
             Stage::Serving => Self::Serving,
         }

@@ -11,8 +11,8 @@ const TARGET: &str = "counterpoise";
 /// for ejections and what concerns the whole set, `info` for the rest.
 pub(crate) fn trace(event: &Event) {
     match event {
-        Event::Joined { endpoint, weight } => {
-            info!(target: TARGET, %endpoint, weight, "endpoint joined");
+        Event::Joined { endpoint, weight, tier, zone, labels } => {
+            info!(target: TARGET, %endpoint, weight, tier, ?zone, %labels, "endpoint joined");
         }
         Event::Ejected { endpoint, returns_in, cause } => {
             warn!(target: TARGET, %endpoint, ?returns_in, ?cause, "endpoint ejected");

@@ -1,13 +1,13 @@
 //! A policy that is chosen while the program runs.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, fmt};
 
-use crate::load::Signals;
-use crate::policy::{Choice, Claim, Pick, Policy, Turn, View};
+use crate::policy::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
-/// Cost per pick: a virtual call more than the policy inside.
+/// Cost per pick and per build: those of the policy inside and a virtual call, for a build an
+/// allocation too.
 ///
 /// ```
 /// use counterpoise::policy::{BoxPolicy, ModuloRoundRobin, RoundRobin};
@@ -23,96 +23,67 @@ use crate::policy::{Choice, Claim, Pick, Policy, Turn, View};
 /// ```
 pub struct BoxPolicy<Req: ?Sized + 'static>(Box<dyn AnyPolicy<Req>>);
 
-/// The table of a boxed policy.
-pub struct BoxTable<Req: ?Sized + 'static>(Box<dyn AnyTable<Req>>);
+/// Picks as the picker inside does.
+#[allow(unnameable_types, reason = "users name it as `<BoxPolicy<Req> as Policy>::Picker`")]
+pub struct BoxPicker<Req: ?Sized + 'static>(Box<dyn AnyPicker<Req>>);
 
+/// A policy whose pickers are boxed. The names differ from those of [`Policy`], so that calls are
+/// not ambiguous.
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
-    fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>>;
-    fn bound(&self) -> Option<f64>;
-    fn signals(&self) -> Option<Signals>;
-    fn is_costly(&self, changes: usize, weight: u64) -> bool;
+    fn build_boxed(&self, members: &Members<'_>, previous: Option<&dyn Any>) -> BoxPicker<Req>;
+
+    fn needs_inside(&self) -> Needs;
 }
 
-trait AnyTable<Req: ?Sized>: Send + Sync {
-    fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice;
-    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim;
-    fn table(&self) -> &dyn Any;
-}
+/// A picker that a build can find again by its type.
+trait AnyPicker<Req: ?Sized>: Picker<Req> + Any + Send + Sync {}
 
-/// A policy beside its table, so that a pick needs no downcast.
-struct Bound<P: Policy> {
-    policy: Arc<P>,
-    table: P::Table,
+impl<Req: ?Sized, K: Picker<Req> + Any + Send + Sync> AnyPicker<Req> for K {}
+
+impl<Req: ?Sized, P> AnyPolicy<Req> for P
+where
+    P: Policy,
+    P::Picker: Picker<Req>,
+{
+    fn build_boxed(&self, members: &Members<'_>, previous: Option<&dyn Any>) -> BoxPicker<Req> {
+        BoxPicker(Box::new(self.build(members, previous.and_then(<dyn Any>::downcast_ref))))
+    }
+
+    fn needs_inside(&self) -> Needs {
+        self.needs()
+    }
 }
 
 impl<Req: ?Sized + 'static> BoxPolicy<Req> {
     /// Boxes a policy.
-    pub fn new<P: Pick<Req>>(policy: P) -> Self {
-        Self(Box::new(Arc::new(policy)))
-    }
-}
-
-impl<Req: ?Sized, P: Pick<Req>> AnyPolicy<Req> for Arc<P> {
-    fn compile(&self, view: &View<'_>, previous: Option<&dyn Any>) -> Box<dyn AnyTable<Req>> {
-        let previous = previous.and_then(<dyn Any>::downcast_ref);
-        let table = P::compile(self, view, previous);
-        Box::new(Bound { policy: Self::clone(self), table })
-    }
-
-    fn bound(&self) -> Option<f64> {
-        P::bound(self)
-    }
-
-    fn signals(&self) -> Option<Signals> {
-        P::signals(self)
-    }
-
-    fn is_costly(&self, changes: usize, weight: u64) -> bool {
-        P::is_costly(self, changes, weight)
-    }
-}
-
-impl<Req: ?Sized, P: Pick<Req>> AnyTable<Req> for Bound<P> {
-    fn pick(&self, request: &Req, turn: &Turn<'_>) -> Choice {
-        self.policy.pick(&self.table, request, turn)
-    }
-
-    fn claim(&self, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
-        self.policy.claim(&self.table, request, open)
-    }
-
-    fn table(&self) -> &dyn Any {
-        &self.table
+    pub fn new<P>(policy: P) -> Self
+    where
+        P: Policy,
+        P::Picker: Picker<Req>,
+    {
+        Self(Box::new(policy))
     }
 }
 
 impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
-    type Table = BoxTable<Req>;
+    type Picker = BoxPicker<Req>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
-        BoxTable(self.0.compile(view, previous.map(|table| table.0.table())))
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        self.0.build_boxed(members, previous.map(|picker| &*picker.0 as &dyn Any))
     }
 
-    fn bound(&self) -> Option<f64> {
-        self.0.bound()
-    }
-
-    fn signals(&self) -> Option<Signals> {
-        self.0.signals()
-    }
-
-    fn is_costly(&self, changes: usize, weight: u64) -> bool {
-        self.0.is_costly(changes, weight)
+    fn needs(&self) -> Needs {
+        self.0.needs_inside()
     }
 }
 
-impl<Req: ?Sized + 'static> Pick<Req> for BoxPolicy<Req> {
-    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
-        table.0.pick(request, turn)
+impl<Req: ?Sized + 'static> Picker<Req> for BoxPicker<Req> {
+    fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult {
+        self.0.pick(request, cx)
     }
 
-    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
-        table.0.claim(request, open)
+    fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
+        self.0.candidates(request, cx, skip, out);
     }
 }
 
@@ -122,8 +93,8 @@ impl<Req: ?Sized> fmt::Debug for BoxPolicy<Req> {
     }
 }
 
-impl<Req: ?Sized> fmt::Debug for BoxTable<Req> {
+impl<Req: ?Sized> fmt::Debug for BoxPicker<Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BoxTable").finish_non_exhaustive()
+        f.debug_struct("BoxPicker").finish_non_exhaustive()
     }
 }

@@ -2,11 +2,10 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::load::Signals;
 use crate::policy::{
-    Choice, Pick, Policy, Turn, View,
+    Members, Needs, PickContext, PickResult, Picker, Policy,
+    cutpoints::Cutpoints,
     p2c::{MOST, best_of, best_of_all},
-    random::{WeightedTable, member},
 };
 
 /// Draws two endpoints at random and takes the one that holds fewer calls for its weight.
@@ -17,14 +16,14 @@ use crate::policy::{
 /// are, and under load every endpoint holds calls in proportion to its weight. (Mitzenmacher,
 /// "The power of two choices in randomized load balancing", 2001.)
 ///
-/// In flight is whatever was sent and has not ended, and calls that wait for the endpoint to
-/// become ready. When a call ends: see [`Builder::ends`](crate::Builder::ends). An endpoint that
+/// In flight are calls that were sent and have not ended, and calls that wait for the endpoint
+/// to become ready. When a call ends: see [`Builder::ends`](crate::Builder::ends). An endpoint that
 /// fails at once holds few calls and so looks good until it is ejected: where ejections are off, or
 /// limited, or failures come now and then, have failures count with [`penalty`](Self::penalty).
 ///
-/// Cost per pick: one `fetch_add`, a look-up for each choice, and one look at each
-/// candidate, whatever the number of endpoints. Cost per rebuild: O(n). Memory: at most 16
-/// bytes per endpoint.
+/// Cost per pick: one `fetch_add`, and for each choice a look-up and a load of its counter,
+/// whatever the number of endpoints. Cost per build: O(n). Memory: at most 16 bytes per
+/// endpoint.
 ///
 /// ```
 /// use counterpoise::{discover, policy::LeastRequest, Balance, Direct, Endpoint};
@@ -44,7 +43,7 @@ pub struct LeastRequest {
 
 /// Calls for a weight: compared as fractions, exactly.
 struct Load {
-    /// Whether the request had better not go there.
+    /// Whether the member does not accept the request.
     reluctant: bool,
     calls: u64,
     weight: u64,
@@ -65,7 +64,7 @@ impl LeastRequest {
         self
     }
 
-    /// Looks at every endpoint, rather than at a few: O(n) per pick. Of equal ones each
+    /// Compares all endpoints, rather than a few: O(n) per pick. Of equal ones each
     /// is taken in proportion to its weight. An idle endpoint is preferred to all that hold a
     /// call, also one that starts slowly.
     pub const fn full_scan(mut self) -> Self {
@@ -81,17 +80,6 @@ impl LeastRequest {
         self.penalty = if decay.is_zero() { None } else { Some(decay) };
         self
     }
-
-    #[inline]
-    fn load(&self, table: &WeightedTable, turn: &Turn<'_>, place: usize) -> Load {
-        let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
-        let failures = if self.penalty.is_some() { turn.failures(index) } else { 0 };
-        Load {
-            reluctant: !turn.welcomes(index),
-            calls: turn.in_flight(index).saturating_add(failures),
-            weight: table.span(place).1,
-        }
-    }
 }
 
 impl Default for LeastRequest {
@@ -100,28 +88,53 @@ impl Default for LeastRequest {
     }
 }
 
-impl Policy for LeastRequest {
-    type Table = WeightedTable;
+/// Picks the least loaded of a few.
+#[derive(Debug)]
+#[allow(unnameable_types, reason = "users name it as `<LeastRequest as Policy>::Picker`")]
+pub struct LeastRequestPicker {
+    policy: LeastRequest,
+    weights: Cutpoints,
+}
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&WeightedTable>) -> WeightedTable {
-        WeightedTable::new(view.shares())
+impl Policy for LeastRequest {
+    type Picker = LeastRequestPicker;
+
+    fn build(
+        &self,
+        members: &Members<'_>,
+        _previous: Option<&LeastRequestPicker>,
+    ) -> LeastRequestPicker {
+        LeastRequestPicker { policy: *self, weights: Cutpoints::new(members.shares()) }
     }
 
-    fn signals(&self) -> Option<Signals> {
-        self.penalty.map(Signals::failures)
+    fn needs(&self) -> Needs {
+        self.penalty.map_or(Needs::none(), Needs::failures)
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for LeastRequest {
-    fn pick(&self, table: &WeightedTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        let score = |place| self.load(table, turn, place);
-        let place = match (turn.eligible(), self.choices) {
+impl LeastRequestPicker {
+    #[inline]
+    fn load(&self, cx: &PickContext<'_>, place: usize) -> Load {
+        let index = cx.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
+        let failures = if self.policy.penalty.is_some() { cx.failures(index) } else { 0 };
+        Load {
+            reluctant: !cx.accepts(index),
+            calls: cx.in_flight(index).saturating_add(failures),
+            weight: self.weights.span(place).1,
+        }
+    }
+}
+
+impl<Req: ?Sized> Picker<Req> for LeastRequestPicker {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        let (weights, score) = (&self.weights, |place| self.load(cx, place));
+        let place = match (cx.eligible(), self.policy.choices) {
             ([_], _) => 0,
-            (_, Some(2)) => best_of::<2, _>(table, 2, turn, |_| true, score),
-            (_, Some(choices)) => best_of::<MOST, _>(table, choices, turn, |_| true, score),
-            (_, None) => best_of_all(table, turn, score),
+            (_, Some(2)) => best_of::<2, _>(weights, 2, cx, |_| true, score),
+            (_, Some(choices)) => best_of::<MOST, _>(weights, choices, cx, |_| true, score),
+            (_, None) => best_of_all(weights, cx, score),
         };
-        member(turn, place)
+        cx.eligible_at(place)
     }
 }
 

@@ -2,11 +2,24 @@
 
 use std::sync::Arc;
 
-use crate::util::fraction::FULL;
+use crate::{endpoint::Traits, util::fraction::FULL};
 
-/// The members of the set, in the order in which they joined.
+/// The members of the set, in the order in which they joined: also those that are drained or
+/// ejected.
+///
+/// The index of a member here is what a pick returns.
+///
+/// ```
+/// use counterpoise::policy::Members;
+///
+/// /// The weights of the members that may be picked now.
+/// fn weights(members: &Members<'_>) -> Vec<u32> {
+///     let eligible = members.eligible().iter().filter_map(|&index| members.get(index as usize));
+///     eligible.map(|member| member.weight()).collect()
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct Members<'a> {
     members: &'a [Member],
     eligible: &'a [u32],
     random_start: Option<u64>,
@@ -18,6 +31,7 @@ pub struct Member {
     pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) weight: u32,
+    pub(crate) traits: Traits,
     /// In service, as far as its health goes.
     pub(crate) healthy: bool,
     /// The part of the weight that counts, in units of 1/[`FULL`].
@@ -31,7 +45,7 @@ pub(super) fn covers(capacity: u32, random: impl FnOnce() -> u16) -> bool {
     capacity == FULL || u32::from(random()) < capacity
 }
 
-impl<'a> View<'a> {
+impl<'a> Members<'a> {
     pub(crate) const fn new(
         members: &'a [Member],
         eligible: &'a [u32],
@@ -40,12 +54,27 @@ impl<'a> View<'a> {
         Self { members, eligible, random_start }
     }
 
-    /// Returns all members: also those that are drained or ejected.
-    ///
-    /// An index into this slice is what a pick returns.
+    /// Returns the members, in order of their indexes.
+    pub fn iter(&self) -> std::slice::Iter<'a, Member> {
+        self.members.iter()
+    }
+
+    /// Returns the member at an index.
     #[must_use]
-    pub const fn members(&self) -> &'a [Member] {
-        self.members
+    pub fn get(&self, index: usize) -> Option<&'a Member> {
+        self.members.get(index)
+    }
+
+    /// Returns the number of members.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns whether there are no members.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.members.is_empty()
     }
 
     /// Returns the indexes of the members that may be picked, in rising order: those with
@@ -55,18 +84,23 @@ impl<'a> View<'a> {
         self.eligible
     }
 
-    /// Returns a seed for where a sequence should start, so that many balancers do not march
-    /// in step; none if [`starting_at`](crate::Builder::starting_at) fixed the start.
+    /// Returns a seed for where a sequence should start, so that the sequences of many
+    /// balancers are not in step; none if [`starting_at`](crate::Builder::starting_at) fixed the
+    /// start.
     #[must_use]
     pub const fn random_start(&self) -> Option<u64> {
         self.random_start
+    }
+
+    pub(crate) const fn as_slice(&self) -> &'a [Member] {
+        self.members
     }
 
     /// Returns index, id and effective weight of each eligible member, in order; the
     /// weights as whole numbers that are comparable with each other.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         let factor = self.is_uneven();
-        self.candidates().map(move |(index, member)| {
+        self.eligible_members().map(move |(index, member)| {
             let factor = if factor { member.capacity } else { 1 };
             (index, member.id, u64::from(member.weight) * u64::from(factor))
         })
@@ -74,19 +108,29 @@ impl<'a> View<'a> {
 
     /// Returns the same as if all set weights were equal.
     pub(crate) fn capacities(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        self.candidates().map(|(index, member)| (index, member.id, u64::from(member.capacity)))
+        self.eligible_members()
+            .map(|(index, member)| (index, member.id, u64::from(member.capacity)))
     }
 
     /// Returns whether the eligible members may use different parts of their weights.
     pub(crate) fn is_uneven(&self) -> bool {
-        let mut capacities = self.candidates().map(|(_, member)| member.capacity);
+        let mut capacities = self.eligible_members().map(|(_, member)| member.capacity);
         let first = capacities.next();
         capacities.any(|capacity| Some(capacity) != first)
     }
 
-    fn candidates(&self) -> impl Iterator<Item = (u32, &'a Member)> {
+    fn eligible_members(&self) -> impl Iterator<Item = (u32, &'a Member)> {
         let (members, eligible) = (self.members, self.eligible);
         eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)))
+    }
+}
+
+impl<'a> IntoIterator for &Members<'a> {
+    type Item = &'a Member;
+    type IntoIter = std::slice::Iter<'a, Member>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 
@@ -110,6 +154,24 @@ impl Member {
         self.weight
     }
 
+    /// Returns the tier that discovery has set.
+    #[must_use]
+    pub fn tier(&self) -> u32 {
+        self.traits.tier()
+    }
+
+    /// Returns the zone that discovery has set.
+    #[must_use]
+    pub fn zone(&self) -> Option<&str> {
+        self.traits.zone().map(AsRef::as_ref)
+    }
+
+    /// Returns the value of a label that discovery has set.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.traits.labels().get(key)
+    }
+
     /// Returns the weight that counts: the set weight times the capacity factor.
     #[must_use]
     pub fn effective_weight(&self) -> f64 {
@@ -119,7 +181,7 @@ impl Member {
     /// Returns what part of the weight counts at present, from 0 to 1: less than 1 while the
     /// endpoint starts slowly, has pushed back, is slower than its peers, or by
     /// [`set_capacity`](crate::Balance::set_capacity). Beside that of the others:
-    /// [`Turn::capacity`](crate::policy::Turn::capacity).
+    /// [`PickContext::capacity`](crate::policy::PickContext::capacity).
     #[must_use]
     pub fn capacity(&self) -> f64 {
         f64::from(self.capacity) / f64::from(FULL)

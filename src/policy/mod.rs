@@ -1,156 +1,147 @@
 //! How an endpoint is chosen.
 //!
-//! A [`Policy`] compiles a table from the members of the set each time the set changes; it
-//! never sees a request. [`Pick`] makes one choice from the table, the ticket and the
-//! request. Both are pure: what the table holds and what a pick returns depend on nothing
-//! else, so that every choice can be repeated.
+//! A [`Policy`] builds a [`Picker`] from the members of the set each time the set changes; it
+//! never sees a request. The picker makes one choice from the ticket and the request. Both are
+//! pure: what a picker holds and what a pick returns depend on nothing else, so that every
+//! choice can be repeated.
 
 pub mod affinity;
 mod boxed;
+mod candidates;
 mod context;
+mod cutpoints;
 mod least_request;
 mod members;
+mod needs;
 mod p2c;
 mod peak_ewma;
 mod random;
 mod round_robin;
+mod shuffle;
 mod smooth_weighted;
 pub(crate) mod ticket;
+mod weighted_random;
 
-pub use crate::load::Signals;
-pub use boxed::{BoxPolicy, BoxTable};
-pub use context::Turn;
-pub(crate) use context::{Gate, Sight};
+pub use boxed::BoxPolicy;
+pub use candidates::Candidates;
+pub(crate) use context::Observed;
+pub use context::PickContext;
 pub use least_request::LeastRequest;
-pub use members::{Member, View};
-pub use peak_ewma::{CostTable, PeakEwma};
-pub use random::{Random, RandomTable, WeightedRandom, WeightedTable};
+pub use members::{Member, Members};
+pub use needs::Needs;
+pub use peak_ewma::PeakEwma;
+pub use random::Random;
 pub(crate) use round_robin::rotate;
-pub use round_robin::{ModuloRoundRobin, RotationTable, RoundRobin};
-pub use smooth_weighted::{SmoothTable, SmoothWeighted};
+pub use round_robin::{ModuloRoundRobin, RoundRobin};
+pub use smooth_weighted::SmoothWeighted;
+pub use weighted_random::WeightedRandom;
 
-/// Compiles what its picks need to know of the members.
+/// Builds pickers from the members of the set.
+///
+/// The picker holds whatever a pick needs, the policy's own settings too.
 ///
 /// ```
-/// use counterpoise::policy::{Choice, Pick, Policy, Signals, Turn, View};
+/// use counterpoise::policy::{Members, Needs, PickContext, PickResult, Picker, Policy};
 /// use std::time::Duration;
 ///
 /// /// Of two endpoints at random, the one that is expected to answer sooner.
 /// struct Sooner;
 ///
 /// impl Policy for Sooner {
-///     type Table = ();
+///     type Picker = Pair;
 ///
 ///     // Called for each change of the set: of members, weights, capacities or health.
-///     fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+///     fn build(&self, _members: &Members<'_>, _previous: Option<&Pair>) -> Pair {
+///         Pair
+///     }
 ///
-///     fn signals(&self) -> Option<Signals> {
-///         Some(Signals::latency(Duration::from_secs(10)))
+///     fn needs(&self) -> Needs {
+///         Needs::latency(Duration::from_secs(10))
 ///     }
 /// }
 ///
-/// impl<Req: ?Sized> Pick<Req> for Sooner {
-///     fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-///         let place = turn.random_below(turn.eligible().len() as u64) as usize;
-///         // Indexes are those of `View::members`; eligible are those that may be picked.
-///         let pair = turn.eligible().iter().cycle().skip(place).take(2);
+/// struct Pair;
+///
+/// impl<Req: ?Sized> Picker<Req> for Pair {
+///     fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+///         let place = cx.random_below(cx.eligible().len() as u64) as usize;
+///         let pair = cx.eligible().iter().cycle().skip(place).take(2);
 ///         let cost = |&&index: &&u32| {
-///             turn.latency(index as usize) * (turn.in_flight(index as usize) as u32 + 1)
+///             cx.latency(index as usize) * (cx.in_flight(index as usize) as u32 + 1)
 ///         };
-///         pair.min_by_key(cost).map_or(Choice::Any, |&index| Choice::Member(index as usize))
+///         pair.min_by_key(cost).map_or(PickResult::Any, |&index| PickResult::Member(index as usize))
 ///     }
 /// }
 /// ```
 ///
-/// See `examples/custom_policy.rs` for one whose table matters. One that wraps another should forward
-/// the provided methods too, here and of [`Pick`], or the inner one's costs, bounds and claims
-/// are lost.
+/// `examples/custom_policy.rs` has one whose picker holds something. A policy that wraps another
+/// forwards the provided methods too, here and of [`Picker`], or what the inner one needs and its
+/// order of candidates are lost.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a balancing policy",
+    note = "take one of `counterpoise::policy`, such as `RoundRobin::new()`, box one in a \
+            `BoxPolicy`, or implement `Policy` for `{Self}` and `Picker` for what it builds"
+)]
 pub trait Policy: Send + Sync + 'static {
-    /// What a pick reads. Immutable: one table belongs to one snapshot.
-    type Table: Send + Sync + 'static;
+    /// What makes the picks. Immutable: one picker belongs to one state of the set.
+    type Picker: Send + Sync + 'static;
 
-    /// Compiles the table of the next snapshot.
+    /// Builds the picker for the members as they are now.
     ///
-    /// `previous` is the table of the snapshot before, so that work or state can be
-    /// carried over. Called once for each change of the eligible endpoints or their
-    /// weights, never per request. It runs under the lock that orders the changes: it must
-    /// not call back into the balancer. If it panics, the panic is reported in the
-    /// [statistics](crate::Stats), the former snapshot stays in use, and the next change
-    /// compiles anew.
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table;
+    /// `previous` is the picker before, so that work or state can be carried over. Called once
+    /// for each change of the eligible endpoints or their weights, never for a request. It may
+    /// run under the lock that orders the changes: it must not call the balancer. If it panics,
+    /// the panic is counted in the [statistics](crate::Stats), the former picker stays in use,
+    /// and the next change builds anew.
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker;
 
-    /// Returns whether a compile takes long, milliseconds say, after so many changes of
-    /// endpoints whose weights sum to this.
-    ///
-    /// It is then made on a thread for blocking work, before the changes are applied, where
-    /// a tokio runtime has one. The table must not depend on who is eligible, nor on
-    /// capacities. Default: no.
-    fn is_costly(&self, changes: usize, weight: u64) -> bool {
-        let _ = (changes, weight);
-        false
-    }
-
-    /// Returns what the policy wants to know of calls that have ended, for
-    /// [`Turn::latency`]. Asked once. Default: nothing.
-    fn signals(&self) -> Option<Signals> {
-        None
-    }
-
-    /// Returns the factor by which the load of each endpoint is bounded; see
-    /// [`Keyed::bounded`]. Default: none.
-    fn bound(&self) -> Option<f64> {
-        None
+    /// Returns what the policy needs beside the members: latencies, a bound. Read once, when the
+    /// balancer is made. Default: nothing.
+    fn needs(&self) -> Needs {
+        Needs::none()
     }
 }
 
-/// Makes one choice for a request of type `Req`.
+/// Makes the choice for a request of type `Req`.
 #[diagnostic::on_unimplemented(
-    message = "the policy `{Self}` cannot pick for requests of type `{Req}`",
-    note = "a key closure must take `&{Req}`; a policy of your own needs `impl Pick<{Req}>`"
+    message = "the picker `{Self}` cannot pick for requests of type `{Req}`",
+    note = "a closure that finds keys must take `&{Req}`, and `BoxPolicy<Req>` must be of the \
+            same type of request; a policy of your own needs `impl Picker<{Req}>` for its picker"
 )]
-pub trait Pick<Req: ?Sized>: Policy {
+pub trait Picker<Req: ?Sized> {
     /// Chooses an endpoint for the request.
     ///
-    /// May be called again for the same request when the chosen endpoint has just left
+    /// The same request may be picked for again, when the chosen endpoint has just left the
     /// rotation, is not ready, or was tried before. A panic reaches the caller.
-    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice;
+    fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult;
 
-    /// Returns which ejected endpoint this request may try, when a trial is due.
+    /// Pushes where this request may go, in order of preference, from the `skip`-th on.
     ///
-    /// `open` tells which members have a weight. A policy that keeps requests with endpoints
-    /// returns the one that would be chosen if all were healthy, so that a trial takes no
-    /// request from another. Default: [`Claim::Any`].
-    fn claim(&self, table: &Self::Table, request: &Req, open: &dyn Fn(usize) -> bool) -> Claim {
-        let _ = (table, request, open);
-        Claim::Any
+    /// Read when the first pick may not be used: for retries, under a bound, while endpoints are
+    /// not ready, and for the call that tests an ejected endpoint. `skip` counts the candidates
+    /// that were pushed before; with nothing left to push the sequence ends. It should be the
+    /// same sequence for the same request and set. See [`Candidates`] for how keys bind.
+    ///
+    /// Default: the eligible members in an order that is drawn anew for each call.
+    fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
+        let _ = request;
+        cx.shuffle(skip, out);
     }
-}
-
-/// Which endpoints a request may try.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Claim {
-    /// Any: the request belongs to nobody.
-    Any,
-    /// Only the member at this index: the request belongs there.
-    Only(usize),
-    /// None: the policy will refuse the request.
-    None,
 }
 
 /// What a pick chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Choice {
-    /// The member at this index of the [`View`] from which the table was compiled.
+pub enum PickResult {
+    /// The member at this index of the [`Members`] from which the picker was built.
     ///
-    /// If it may not be picked now, the policy is asked again, and after a few times
-    /// another member is taken. An index that is out of range is an error of the call.
+    /// If it may not be picked now, another one is taken. An index that is out of range is an
+    /// error of the call.
     Member(usize),
     /// Any eligible member: the balancer rotates over them, whatever their weights.
     Any,
     /// None: the call fails, for this reason.
     Refuse(&'static str),
-    /// The table is used up: the next one is compiled from it, and the policy is asked again.
+    /// The picker is used up: the next one is built from it, and picks instead.
     Renew,
 }

@@ -1,34 +1,34 @@
-//! A few candidates, drawn by weight, and the best of them.
+//! The power of two choices: a few endpoints, drawn by weight, and the best of them.
 
-use crate::policy::{Turn, random::WeightedTable};
+use crate::policy::{PickContext, cutpoints::Cutpoints};
 
-/// How many candidates are told apart while they are drawn.
+/// How many endpoints are drawn at most.
 pub(super) const MOST: usize = 16;
 
-/// The candidates that one pick has drawn: spans of numbers, in rising order.
+/// The endpoints that one pick has drawn: spans of numbers, in rising order.
 #[derive(Debug)]
 struct Drawn<const N: usize> {
     spans: [(u64, u64); N],
     count: usize,
-    /// The numbers that nobody drawn owns.
+    /// The numbers that none of these owns.
     left: u64,
 }
 
 impl<const N: usize> Drawn<N> {
-    /// Draws a candidate: each that is left has a chance in proportion to its weight.
-    fn draw(&self, table: &WeightedTable, random: impl Fn(u64) -> u64) -> usize {
+    /// Draws an endpoint: each that is left has a chance in proportion to its weight.
+    fn draw(&self, weights: &Cutpoints, random: impl Fn(u64) -> u64) -> usize {
         let mut number = random(self.left);
-        // Numbers of those who are drawn are stepped over.
+        // Numbers of those that are drawn are stepped over.
         for &(start, width) in &self.spans[..self.count] {
             if number < start {
                 break;
             }
             number += width;
         }
-        table.owner(number)
+        weights.owner(number)
     }
 
-    /// Sets a candidate aside before the next is drawn: so fewer than N in all.
+    /// Sets an endpoint aside before the next is drawn: so fewer than N in all.
     fn set_aside(&mut self, span: (u64, u64)) {
         self.left -= span.1;
         let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
@@ -38,26 +38,26 @@ impl<const N: usize> Drawn<N> {
     }
 }
 
-/// Draws up to N distinct candidates and returns the place of the best: of the lowest score; of
-/// equal ones the first. Each is looked at once, and none but the first unless it attends.
+/// Draws up to N distinct endpoints and returns the place of the best: of the lowest score; of
+/// equal ones the first. Each is scored once, and none but the first unless it attends.
 #[inline]
 pub(super) fn best_of<const N: usize, S: PartialOrd>(
-    table: &WeightedTable,
+    weights: &Cutpoints,
     choices: usize,
-    turn: &Turn<'_>,
+    cx: &PickContext<'_>,
     attends: impl Fn(usize) -> bool,
     score: impl Fn(usize) -> S,
 ) -> usize {
-    let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: table.total() };
-    let mut best = drawn.draw(table, |bound| turn.draw(0, bound));
-    let choices = choices.min(N).min(table.len());
+    let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: weights.total() };
+    let mut best = drawn.draw(weights, |bound| cx.draw(0, bound));
+    let choices = choices.min(N).min(weights.len());
     if choices < 2 {
         return best;
     }
     let (mut last, mut least) = (best, score(best));
     for nth in 1..choices as u64 {
-        drawn.set_aside(table.span(last));
-        let place = drawn.draw(table, |bound| turn.draw(nth, bound));
+        drawn.set_aside(weights.span(last));
+        let place = drawn.draw(weights, |bound| cx.draw(nth, bound));
         last = place;
         if !attends(place) {
             continue;
@@ -70,21 +70,21 @@ pub(super) fn best_of<const N: usize, S: PartialOrd>(
     best
 }
 
-/// Looks at everybody and returns the place of the best; of equal ones each has a chance in
+/// Scores every endpoint and returns the place of the best; of equal ones each has a chance in
 /// proportion to its weight.
 pub(super) fn best_of_all<S: PartialOrd>(
-    table: &WeightedTable,
-    turn: &Turn<'_>,
+    weights: &Cutpoints,
+    cx: &PickContext<'_>,
     score: impl Fn(usize) -> S,
 ) -> usize {
     let mut best: Option<(usize, S)> = None;
     let mut tied = 0;
-    for place in 0..table.len() {
-        let (score, (_, weight)) = (score(place), table.span(place));
+    for place in 0..weights.len() {
+        let (score, (_, weight)) = (score(place), weights.span(place));
         let better = best.as_ref().is_none_or(|(_, least)| score < *least);
         let equal = best.as_ref().is_some_and(|(_, least)| score == *least);
         tied = if better { weight } else { tied + if equal { weight } else { 0 } };
-        if better || (equal && turn.draw(1 + place as u64, tied) < weight) {
+        if better || (equal && cx.draw(1 + place as u64, tied) < weight) {
             best = Some((place, score));
         }
     }
@@ -96,51 +96,23 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::policy::{Gate, Sight, ticket::Tickets};
-
-    /// Everybody is alike.
-    struct Plain;
-
-    impl Sight for Plain {
-        fn gate(&self, _index: usize) -> Gate {
-            Gate::Welcome
-        }
-
-        fn load(&self, _index: usize) -> u64 {
-            0
-        }
-
-        fn failures(&self, _index: usize) -> u64 {
-            0
-        }
-
-        fn cost(&self, _index: usize) -> f64 {
-            0.0
-        }
-
-        fn capacity(&self, _index: usize) -> u32 {
-            crate::util::fraction::FULL
-        }
-
-        fn name(&self, _index: usize) -> &str {
-            ""
-        }
-    }
+    use crate::policy::{context::tests::Idle, ticket::Tickets};
 
     #[test]
     fn b20_as_many_are_looked_at_as_are_drawn_and_each_once() {
         let tickets = Tickets::new(0, 7);
         for (n, choices, looks) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
-            let table = WeightedTable::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
+            let weights = Cutpoints::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
             for _ in 0..1_000 {
-                let (turn, looked) = (Turn::new(&[], &Plain, &tickets), Cell::new(Vec::new()));
+                let (cx, looked) =
+                    (PickContext::new(&[], &Idle(&[]), &tickets, 0), Cell::new(Vec::new()));
                 let score = |place: usize| {
                     let mut places = looked.take();
                     places.push(place);
                     looked.set(places);
                     0
                 };
-                let best = best_of::<MOST, _>(&table, choices, &turn, |_| true, score);
+                let best = best_of::<MOST, _>(&weights, choices, &cx, |_| true, score);
                 let mut looked = looked.into_inner();
                 assert!(looked.is_empty() || looked[0] == best, "of equal ones the first");
                 looked.sort_unstable();

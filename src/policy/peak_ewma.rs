@@ -2,11 +2,10 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::load::Signals;
 use crate::policy::{
-    Choice, Pick, Policy, Turn, View,
+    Members, Needs, PickContext, PickResult, Picker, Policy,
+    cutpoints::Cutpoints,
     p2c::{MOST, best_of},
-    random::{WeightedTable, member},
 };
 
 /// Draws two endpoints at random and takes the one with the lower cost: the moving latency
@@ -20,17 +19,16 @@ use crate::policy::{
 /// took longer counts at once, one that took less for the time since the last (Finagle's
 /// `PeakEwma`).
 ///
-/// Failure is never fast: a failed or pushed-back call counts as ten times the usual latency of
+/// A failure never counts as fast: a failed or pushed-back call counts as ten times the usual latency of
 /// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
 /// as less than the present estimate. And for a while it counts as one call more in flight: or
-/// under many callers, who hold dozens of calls elsewhere, an endpoint that holds none because
-/// it fails at once would be the cheaper one still. Before any call has succeeded each failure
+/// under many callers, with dozens of calls elsewhere, an endpoint that holds none because it
+/// fails at once would be the cheaper one still. Before any call has succeeded each failure
 /// doubles the cost, up to 10 s. A call that was dropped counts as no less than it took, and
 /// never lowers anything.
 ///
-/// Nobody is forgotten: without evidence an endpoint's latency fades to half of what is usual
-/// in the set, so that one that was penalised, or was slow once, is tried again; and by not so
-/// much that everybody rushes there. A new endpoint begins at the usual latency.
+/// Without evidence an endpoint's latency fades to half of what is usual in the set, so that one
+/// that was penalised, or was slow once, is tried again, and not by all callers at once. A new endpoint begins at the usual latency.
 ///
 /// # Weights and ramps
 ///
@@ -42,8 +40,8 @@ use crate::policy::{
 ///
 /// # Cost of a pick
 ///
-/// One `fetch_add`, two look-ups and a look at two endpoints, whatever the number of
-/// endpoints. Each call takes a second clock reading when it ends. Cost per rebuild: O(n).
+/// One `fetch_add`, two look-ups and the records of two endpoints, whatever the number of
+/// endpoints. Each call takes a second clock reading when it ends. Cost per build: O(n).
 /// Memory: at most 16 bytes per endpoint. Reading costs changes nothing.
 ///
 /// ```
@@ -59,21 +57,23 @@ use crate::policy::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use]
 pub struct PeakEwma {
-    signals: Signals,
+    decay: Duration,
+    penalty: Option<Duration>,
 }
 
-/// The table of [`PeakEwma`].
+/// Picks the cheaper of two.
 #[derive(Debug)]
-pub struct CostTable {
+#[allow(unnameable_types, reason = "users name it as `<PeakEwma as Policy>::Picker`")]
+pub struct PeakEwmaPicker {
     /// By effective weight.
-    draws: WeightedTable,
+    weights: Cutpoints,
     /// The greatest of these weights.
     greatest: f64,
 }
 
-/// What a call would cost: no latency is known so well that a hair should decide.
+/// What a call would cost, as exactly as a latency is known.
 struct Cost {
-    /// Whether the request had better not go there.
+    /// Whether the member does not accept the request.
     reluctant: bool,
     cost: f64,
 }
@@ -84,21 +84,21 @@ const NEAR: f64 = 1.0 / 16.0;
 impl PeakEwma {
     /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
     /// the usual latency.
-    pub fn new() -> Self {
-        Self { signals: Signals::latency(Duration::from_secs(10)) }
+    pub const fn new() -> Self {
+        Self { decay: Duration::from_secs(10), penalty: None }
     }
 
     /// Sets in what time a latency fades to 1/e. Default: 10 s. Less than a millisecond counts
     /// as a millisecond, and more than a year as a year.
-    pub fn decay(mut self, decay: Duration) -> Self {
-        self.signals = self.signals.decaying(decay);
+    pub const fn decay(mut self, decay: Duration) -> Self {
+        self.decay = decay;
         self
     }
 
     /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
     /// the usual latency of the whole set, and at least twice the greatest.
     pub const fn penalty(mut self, penalty: Duration) -> Self {
-        self.signals = self.signals.penalty(penalty);
+        self.penalty = Some(penalty);
         self
     }
 }
@@ -110,27 +110,28 @@ impl Default for PeakEwma {
 }
 
 impl Policy for PeakEwma {
-    type Table = CostTable;
+    type Picker = PeakEwmaPicker;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&CostTable>) -> CostTable {
-        let draws = WeightedTable::new(view.shares());
-        let greatest = (0..draws.len()).map(|place| draws.span(place).1).max();
-        CostTable { draws, greatest: greatest.unwrap_or(1) as f64 }
+    fn build(&self, members: &Members<'_>, _previous: Option<&PeakEwmaPicker>) -> PeakEwmaPicker {
+        let weights = Cutpoints::new(members.shares());
+        let greatest = (0..weights.len()).map(|place| weights.span(place).1).max();
+        PeakEwmaPicker { weights, greatest: greatest.unwrap_or(1) as f64 }
     }
 
-    fn signals(&self) -> Option<Signals> {
-        Some(self.signals)
+    fn needs(&self) -> Needs {
+        let latency = Needs::latency(self.decay);
+        self.penalty.map_or(latency, |penalty| latency.penalty(penalty))
     }
 }
 
-impl CostTable {
+impl PeakEwmaPicker {
     #[inline]
-    fn score(&self, turn: &Turn<'_>, place: usize) -> Cost {
-        let index = turn.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
-        let weight = self.draws.span(place).1 as f64;
-        let calls = turn.in_flight(index).saturating_add(turn.failures(index));
+    fn cost(&self, cx: &PickContext<'_>, place: usize) -> Cost {
+        let index = cx.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
+        let weight = self.weights.span(place).1 as f64;
+        let calls = cx.in_flight(index).saturating_add(cx.failures(index));
         let calls = calls as f64 * self.greatest / weight + 1.0;
-        Cost { reluctant: !turn.welcomes(index), cost: turn.cost(index) * calls }
+        Cost { reluctant: !cx.accepts(index), cost: cx.latency_nanos(index) * calls }
     }
 }
 
@@ -149,17 +150,17 @@ impl PartialOrd for Cost {
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for PeakEwma {
-    fn pick(&self, table: &CostTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        if let [only] = turn.eligible() {
-            return Choice::Member(*only as usize);
+impl<Req: ?Sized> Picker<Req> for PeakEwmaPicker {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        if let [only] = cx.eligible() {
+            return PickResult::Member(*only as usize);
         }
-        let random = || turn.draw(MOST as u64, 1 << 16) as u16;
+        let random = || cx.draw(MOST as u64, 1 << 16) as u16;
         let attends = |place| {
-            let index = turn.eligible().get(place);
-            index.is_none_or(|&index| turn.covers(index as usize, random))
+            let index = cx.eligible().get(place);
+            index.is_none_or(|&index| cx.covers(index as usize, random))
         };
-        let score = |place| table.score(turn, place);
-        member(turn, best_of::<2, _>(&table.draws, 2, turn, attends, score))
+        let cost = |place| self.cost(cx, place);
+        cx.eligible_at(best_of::<2, _>(&self.weights, 2, cx, attends, cost))
     }
 }

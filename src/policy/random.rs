@@ -1,13 +1,15 @@
-//! Random choice, even or by weight.
+//! Random choice, each endpoint with the same chance.
 
-use crate::policy::{Choice, Pick, Policy, Turn, View};
+use crate::policy::{
+    Members, Needs, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints,
+};
 
 /// Chooses an eligible endpoint at random, each with the same chance.
 ///
 /// The draws come from the balancer's tickets and its [`seed`](crate::Builder::seed), so that
 /// they can be repeated. Weights are ignored, but for zero; while capacities differ, each
 /// endpoint's chance is in proportion to its own. Cost per pick: one `fetch_add`,
-/// and none with a single endpoint. Cost per rebuild: O(n) to see that all capacities are alike.
+/// and none with a single endpoint. Cost per build: O(n), to see that all capacities are alike.
 ///
 /// ```
 /// use counterpoise::{discover, policy::Random, Balance, Direct, Endpoint};
@@ -19,28 +21,6 @@ use crate::policy::{Choice, Pick, Policy, Turn, View};
 #[non_exhaustive]
 pub struct Random;
 
-/// Chooses an eligible endpoint at random, with a chance in proportion to its weight.
-///
-/// Draws are half-open and exact: of the numbers below the sum of the weights, each
-/// endpoint owns as many as its weight. Cost per pick: one `fetch_add`, and a look-up that
-/// on average takes two steps whatever the number of endpoints (the cutpoint method of Chen
-/// and Asau, "On generating random variates from an empirical distribution", 1974). Cost per
-/// rebuild: O(n). Memory: at most 16
-/// bytes per endpoint.
-///
-/// ```
-/// use counterpoise::{discover, policy::WeightedRandom, Balance, Direct, Endpoint};
-///
-/// let endpoints = discover::list([
-///     ("large", Endpoint::new(Direct("a service")).weight(4)),
-///     ("small", Endpoint::new(Direct("a service"))),
-/// ]);
-/// let balance = Balance::new(endpoints, WeightedRandom::new());
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WeightedRandom;
-
 impl Random {
     /// Creates the policy.
     #[must_use]
@@ -49,166 +29,34 @@ impl Random {
     }
 }
 
-impl WeightedRandom {
-    /// Creates the policy.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self
-    }
-}
-
-/// The table of [`Random`].
+/// Picks at random.
 #[derive(Debug)]
-pub struct RandomTable {
+#[allow(unnameable_types, reason = "users name it as `<Random as Policy>::Picker`")]
+pub struct RandomPicker {
     /// While capacities differ.
-    uneven: Option<WeightedTable>,
+    uneven: Option<Cutpoints>,
 }
 
 impl Policy for Random {
-    type Table = RandomTable;
+    type Picker = RandomPicker;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&RandomTable>) -> RandomTable {
-        RandomTable { uneven: view.is_uneven().then(|| WeightedTable::new(view.capacities())) }
+    fn build(&self, members: &Members<'_>, _previous: Option<&RandomPicker>) -> RandomPicker {
+        let uneven = members.is_uneven();
+        RandomPicker { uneven: uneven.then(|| Cutpoints::new(members.capacities())) }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none().quick_build()
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for Random {
-    fn pick(&self, table: &RandomTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        let place = match (turn.eligible(), &table.uneven) {
+impl<Req: ?Sized> Picker<Req> for RandomPicker {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        let place = match (cx.eligible(), &self.uneven) {
             ([_], _) => 0,
-            (_, Some(table)) => table.owner(turn.random_below(table.total)),
-            (eligible, None) => turn.random_below(eligible.len() as u64) as usize,
+            (_, Some(weights)) => weights.owner(cx.random_below(weights.total())),
+            (eligible, None) => cx.random_below(eligible.len() as u64) as usize,
         };
-        member(turn, place)
-    }
-}
-
-/// Chooses the eligible member at a place.
-#[inline]
-pub(super) fn member(turn: &Turn<'_>, place: usize) -> Choice {
-    turn.eligible().get(place).map_or(Choice::Any, |&index| Choice::Member(index as usize))
-}
-
-/// The table of [`WeightedRandom`].
-#[derive(Debug)]
-pub struct WeightedTable {
-    /// For each eligible endpoint, the sum of the weights up to and with its own.
-    sums: Box<[u64]>,
-    /// By the top bits of a draw, the first endpoint that can own it: between one and two
-    /// parts for each endpoint.
-    cuts: Box<[u32]>,
-    shift: u32,
-    total: u64,
-}
-
-impl WeightedTable {
-    /// Compiles the shares of the eligible members: index, id and weight of each.
-    pub(super) fn new(shares: impl Iterator<Item = (u32, u64, u64)>) -> Self {
-        let shares: Vec<_> = shares.map(|(_, _, share)| share).collect();
-        Self::of(&shares)
-    }
-
-    fn of(shares: &[u64]) -> Self {
-        let all: u128 = shares.iter().copied().map(u128::from).sum();
-        // Only beyond 63 bits, which no real set reaches, are the weights made coarser.
-        let coarse = (u128::BITS - all.leading_zeros()).saturating_sub(u64::BITS - 1);
-        let mut total = 0;
-        let mut add = |&share: &u64| {
-            total += if share > 0 { (share >> coarse).max(1) } else { 0 };
-            total
-        };
-        let sums: Box<[u64]> = shares.iter().map(&mut add).collect();
-        let shift = (total / (sums.len() as u64).max(1)).checked_ilog2().unwrap_or(0);
-        let mut first = 0;
-        let mut cut = |part: u64| {
-            while sums.get(first).is_some_and(|&sum| sum <= part << shift) {
-                first += 1;
-            }
-            first as u32
-        };
-        let cuts = (0..=total.saturating_sub(1) >> shift).map(&mut cut).collect();
-        Self { sums, cuts, shift, total }
-    }
-
-    pub(super) const fn len(&self) -> usize {
-        self.sums.len()
-    }
-
-    pub(super) const fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Returns the first number that the endpoint at a place owns, and how many it owns.
-    #[inline]
-    pub(super) fn span(&self, place: usize) -> (u64, u64) {
-        let end = self.sums.get(place).copied().unwrap_or(self.total);
-        let start = place.checked_sub(1).map_or(0, |before| self.sums[before]);
-        (start, end - start)
-    }
-
-    /// Finds the endpoint that owns a number below the total.
-    #[inline]
-    pub(super) fn owner(&self, draw: u64) -> usize {
-        let part = (draw >> self.shift) as usize;
-        let mut place = self.cuts.get(part).map_or(0, |&first| first as usize);
-        while self.sums.get(place).is_some_and(|&sum| sum <= draw) {
-            place += 1;
-        }
-        place
-    }
-}
-
-impl Policy for WeightedRandom {
-    type Table = WeightedTable;
-
-    fn compile(&self, view: &View<'_>, _previous: Option<&WeightedTable>) -> WeightedTable {
-        WeightedTable::new(view.shares())
-    }
-}
-
-impl<Req: ?Sized> Pick<Req> for WeightedRandom {
-    fn pick(&self, table: &WeightedTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        let place = match turn.eligible() {
-            [_] => 0,
-            _ => table.owner(turn.random_below(table.total)),
-        };
-        member(turn, place)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owners(weights: &[u64]) -> Vec<usize> {
-        let table = WeightedTable::of(weights);
-        (0..table.total).map(|draw| table.owner(draw)).collect()
-    }
-
-    #[test]
-    fn b21_draws_are_half_open() {
-        assert_eq!(owners(&[1, 1, 1, 1]), [0, 1, 2, 3]);
-        assert_eq!(owners(&[2, 3, 1]), [0, 0, 1, 1, 1, 2]);
-        assert_eq!(owners(&[0, 2, 0, 1, 0]), [1, 1, 3]);
-    }
-
-    #[test]
-    fn each_endpoint_owns_its_weight() {
-        let mut weights = vec![1, 1000, 3, 0, 77, 500, 1, 1];
-        weights.extend(1..200);
-        let owners = owners(&weights);
-        for (place, &weight) in weights.iter().enumerate() {
-            let owned = owners.iter().filter(|&&owner| owner == place).count();
-            assert_eq!(owned as u64, weight);
-        }
-    }
-
-    #[test]
-    fn b31_sums_beyond_32_and_64_bits() {
-        let table = WeightedTable::of(&[u64::from(u32::MAX), u64::from(u32::MAX), 1]);
-        assert_eq!(table.owner(table.total - 1), 2);
-        let table = WeightedTable::of(&[u64::MAX / 2; 10_000]);
-        assert_eq!(table.owner(0), 0);
-        assert_eq!(table.owner(table.total - 1), 9_999);
+        cx.eligible_at(place)
     }
 }

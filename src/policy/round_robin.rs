@@ -1,6 +1,8 @@
 //! Round robin: each eligible endpoint in turn.
 
-use crate::policy::{Choice, Pick, Policy, Turn, View, smooth_weighted::SmoothTable};
+use crate::policy::{
+    Members, Needs, PickContext, PickResult, Picker, Policy, smooth_weighted::SmoothPicker,
+};
 
 /// Round robin that masks the ticket where the number of endpoints is a power of two, and
 /// takes the unsigned remainder elsewhere.
@@ -8,14 +10,14 @@ use crate::policy::{Choice, Pick, Policy, Turn, View, smooth_weighted::SmoothTab
 /// Visits the eligible endpoints in the order in which they joined. Exactly fair at every
 /// number of endpoints and in every window between two changes of the set: the position
 /// is a ticket that no change resets, and it indexes the eligible endpoints alone, so that
-/// nobody inherits the share of a dead neighbour. Where the number of endpoints is no
+/// no endpoint inherits the share of a dead neighbour. Where the number of endpoints is no
 /// power of two, there is one seam in 2^64 picks.
 ///
 /// Weights are ignored, but for zero. Capacities are not: while those of the eligible
 /// endpoints differ, because one starts slowly, say, the rotation is that of
 /// [`SmoothWeighted`](crate::policy::SmoothWeighted) with the capacities for weights, at its costs.
-/// Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per rebuild: O(n)
-/// to see that all capacities are alike.
+/// Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per build: O(n), to
+/// see that all capacities are alike.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -31,8 +33,15 @@ pub struct RoundRobin;
 
 /// Round robin that always takes the unsigned remainder of the ticket.
 ///
-/// Picks what [`RoundRobin`] picks, a few nanoseconds later where the number of
-/// endpoints is a power of two.
+/// Picks what [`RoundRobin`] picks, at the same costs but for a division, a few nanoseconds, where
+/// the number of endpoints is a power of two.
+///
+/// ```
+/// use counterpoise::{discover, policy::ModuloRoundRobin, Balance, Direct, Endpoint};
+///
+/// let endpoints = discover::list([("a", Endpoint::new(Direct("a service")))]);
+/// let balance = Balance::new(endpoints, ModuloRoundRobin::new());
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuloRoundRobin;
@@ -53,73 +62,74 @@ impl ModuloRoundRobin {
     }
 }
 
-/// The table of a round robin.
+/// Picks the eligible members in turn; with a mask, or without.
 #[derive(Debug)]
-pub struct RotationTable {
+#[allow(unnameable_types, reason = "users name it as `<RoundRobin as Policy>::Picker`")]
+pub struct RotationPicker<const MASK: bool> {
     /// Whether capacities differ.
     uneven: bool,
     /// The rotation while they do. Kept when they no longer do, or the next one would begin
     /// at the same endpoints again.
-    smooth: Option<SmoothTable>,
+    smooth: Option<SmoothPicker>,
 }
 
-impl RotationTable {
-    fn new(view: &View<'_>, previous: Option<&Self>) -> Self {
-        let former = previous.and_then(|table| table.smooth.as_ref());
-        let uneven = view.is_uneven();
-        let smooth = match uneven {
-            true => Some(SmoothTable::new(view, view.capacities(), former)),
-            false => former.map(SmoothTable::share),
+impl<const MASK: bool> RotationPicker<MASK> {
+    fn new(members: &Members<'_>, previous: Option<&Self>) -> Self {
+        let former = previous.and_then(|picker| picker.smooth.as_ref());
+        let uneven = members.is_uneven();
+        let smooth = if uneven {
+            Some(SmoothPicker::new(members, members.capacities(), former))
+        } else {
+            former.map(SmoothPicker::share)
         };
         Self { uneven, smooth }
     }
 
+    /// Returns the position of a ticket among n eligible members.
     #[inline]
-    fn pick(&self, turn: &Turn<'_>, place: impl Fn(u64, u64) -> u64) -> Choice {
+    const fn position(ticket: u64, n: u64) -> u64 {
+        if MASK && n.is_power_of_two() { ticket & (n - 1) } else { ticket % n }
+    }
+}
+
+impl<Req: ?Sized, const MASK: bool> Picker<Req> for RotationPicker<MASK> {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
         match &self.smooth {
-            Some(smooth) if self.uneven => smooth.pick(turn),
-            _ => rotate(turn, place),
+            Some(smooth) if self.uneven => smooth.next(cx),
+            _ => rotate(cx, Self::position),
         }
     }
 }
 
 impl Policy for RoundRobin {
-    type Table = RotationTable;
+    type Picker = RotationPicker<true>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&RotationTable>) -> RotationTable {
-        RotationTable::new(view, previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        RotationPicker::new(members, previous)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none().quick_build()
     }
 }
 
 impl Policy for ModuloRoundRobin {
-    type Table = RotationTable;
+    type Picker = RotationPicker<false>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&RotationTable>) -> RotationTable {
-        RotationTable::new(view, previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        RotationPicker::new(members, previous)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none().quick_build()
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for RoundRobin {
-    fn pick(&self, table: &RotationTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        let place =
-            |ticket, n: u64| if n.is_power_of_two() { ticket & (n - 1) } else { ticket % n };
-        table.pick(turn, place)
-    }
-}
-
-impl<Req: ?Sized> Pick<Req> for ModuloRoundRobin {
-    fn pick(&self, table: &RotationTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        table.pick(turn, |ticket, n| ticket % n)
-    }
-}
-
-/// Picks the eligible member at the position that `place` finds for the ticket.
+/// Picks the eligible member at the position that is found for the ticket.
 #[inline]
-pub(crate) fn rotate(turn: &Turn<'_>, place: impl Fn(u64, u64) -> u64) -> Choice {
-    let eligible = turn.eligible();
-    let position = match eligible.len() {
-        0 | 1 => 0,
-        n => place(turn.ticket(), n as u64) as usize,
-    };
-    eligible.get(position).map_or(Choice::Any, |&index| Choice::Member(index as usize))
+pub(crate) fn rotate(cx: &PickContext<'_>, position: impl Fn(u64, u64) -> u64) -> PickResult {
+    match cx.eligible().len() {
+        0 | 1 => cx.eligible_at(0),
+        n => cx.eligible_at(position(cx.ticket(), n as u64) as usize),
+    }
 }

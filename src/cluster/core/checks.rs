@@ -2,51 +2,49 @@
 
 use tokio::time::Instant;
 
-use crate::cluster::core::Core;
-use crate::{cluster::node::Verdict, event::Cause, health::standing::State};
+use super::{Change, Core};
+use crate::{
+    event::Cause,
+    health::evidence::{State, Verdict},
+};
 
-impl<T> Core<T> {
-    /// Takes an endpoint out, or lets it back in, as active checks have found. Returns whether
-    /// that changed anything.
-    pub(crate) fn check(&mut self, id: u64, passes: bool, now: Instant) -> bool {
-        match self.find(id) {
-            Some(i) if passes => self.check_in(i, now),
-            Some(i) => self.check_out(i, now),
-            None => false,
+impl Core {
+    /// Takes an endpoint out, or lets it back in, as active checks have found.
+    pub(super) fn checked(&mut self, id: u64, passes: bool, now: Instant) {
+        let Some(i) = self.find(id) else { return };
+        let is_out = self.records[i].checked_out;
+        match (passes, is_out) {
+            (true, true) => self.check_in(i, now),
+            (false, false) => self.check_out(i, now),
+            _ => {}
         }
     }
 
-    fn check_out(&mut self, i: usize, now: Instant) -> bool {
-        let (open, healthy) = (self.members[i].is_open(), self.members[i].healthy);
-        let full = self.tally.ejected >= self.health.ejection_limit(self.tally.candidates);
-        if self.records[i].checked_out || (open && healthy && full) {
-            return false;
+    fn check_out(&mut self, i: usize, now: Instant) {
+        let serves = self.members[i].is_open() && self.members[i].healthy;
+        if serves && !self.may_eject() {
+            return;
         }
         self.unqueue(i);
-        // A trial that is going on has lost its place.
-        self.records[i].record.end_trial(Verdict::Unsent, now, &self.health);
+        // A trial that goes on has lost its place.
+        self.records[i].ejections.end_trial(Verdict::Unsent, now, &self.health);
         self.records[i].checked_out = true;
-        self.nodes[i].state.standing.enter(State::CheckedOut);
+        self.enter(i, State::CheckedOut);
         self.members[i].healthy = false;
-        self.tally.ejected += usize::from(open && healthy);
+        self.candidates.ejected += usize::from(serves);
         self.note_ejected(i, None, Cause::Checks);
-        true
+        self.publish(Change::Health);
     }
 
-    fn check_in(&mut self, i: usize, now: Instant) -> bool {
-        if !self.records[i].checked_out {
-            return false;
-        }
+    fn check_in(&mut self, i: usize, now: Instant) {
         self.records[i].checked_out = false;
         if let Some(until) = self.records[i].waits_until() {
-            // Its own calls have failed, too: they decide.
-            self.nodes[i].state.standing.enter(State::Ejected);
-            if self.members[i].is_open() {
-                self.queue.insert((until, self.members[i].id));
-            }
-            return false;
+            // Its own calls have failed, too: a trial decides.
+            self.enter(i, State::Ejected);
+            self.enqueue(i, until);
+            return;
         }
         self.bring_back(i, now);
-        true
+        self.publish(Change::Health);
     }
 }

@@ -1,135 +1,149 @@
-//! Transitions of one endpoint's health.
+//! Ejections, trials and returns.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::cluster::core::Core;
+use super::{Change, Core, Occasion};
 use crate::{
-    cluster::node::{Node, NodeState, Verdict},
     event::{Cause, Event},
     health::{
         ejection::Stage,
-        standing::{Epoch, State},
+        evidence::{Epoch, State, Verdict},
     },
 };
 
-impl<T> Core<T> {
+impl Core {
     /// Ejects an endpoint that has failed often enough, if the limit allows it.
-    pub(crate) fn eject(&mut self, id: u64, epoch: Epoch, now: Instant) -> bool {
-        let Some(i) = self.find_in(id, epoch) else { return false };
-        let limit = self.health.ejection_limit(self.tally.candidates);
-        let drained = !self.members[i].is_open();
-        let allowed = drained || self.tally.ejected < limit;
-        if !allowed || !self.nodes[i].state.standing.eject(epoch, self.health.threshold()) {
-            return false;
+    pub(super) fn failed(&mut self, id: u64, epoch: Epoch, failures: u32, now: Instant) {
+        let Some(i) = self.find_in(id, epoch) else { return };
+        let is_serving = self.records[i].ejections.stage() == Stage::Serving;
+        if self.records[i].checked_out || !is_serving || failures < self.health.threshold() {
+            return;
         }
-        self.members[i].healthy = false;
-        self.tally.ejected += usize::from(!drained);
+        if self.members[i].is_open() && !self.may_eject() {
+            return;
+        }
         self.take_out(i, Cause::ConsecutiveFailures, now);
-        true
+        self.publish(Change::Health);
     }
 
-    /// Begins an ejection.
-    pub(crate) fn take_out(&mut self, i: usize, cause: Cause, now: Instant) {
-        let until = self.records[i].record.eject(now, &self.health, &mut self.random);
-        if self.members[i].is_open() && !self.records[i].checked_out {
-            self.queue.insert((until, self.members[i].id));
+    /// Returns whether the limit allows one more ejection.
+    pub(super) fn may_eject(&self) -> bool {
+        self.candidates.ejected < self.health.ejection_limit(self.candidates.all)
+    }
+
+    /// Takes a member out of service.
+    pub(super) fn take_out(&mut self, i: usize, cause: Cause, now: Instant) {
+        self.enter(i, State::Ejected);
+        if std::mem::replace(&mut self.members[i].healthy, false) {
+            self.candidates.ejected += usize::from(self.members[i].is_open());
+        }
+        let until = self.records[i].ejections.eject(now, &self.health, &mut self.random);
+        if !self.records[i].checked_out {
+            self.enqueue(i, until);
         }
         self.note_ejected(i, Some(until - now), cause);
     }
 
-    pub(crate) fn note_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
+    pub(super) fn note_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
         let endpoint = Arc::clone(&self.members[i].name);
         self.note(|| Event::Ejected { endpoint, returns_in, cause });
     }
 
-    pub(crate) fn unqueue(&mut self, i: usize) {
-        if let Some(until) = self.records[i].record.due() {
+    /// Has a member wait for its trial, if it has a weight.
+    pub(super) fn enqueue(&mut self, i: usize, until: Instant) {
+        if self.members[i].is_open() {
+            self.queue.insert((until, self.members[i].id));
+        }
+    }
+
+    pub(super) fn unqueue(&mut self, i: usize) {
+        if let Some(until) = self.records[i].ejections.due() {
             self.queue.remove(&(until, self.members[i].id));
         }
     }
 
-    /// Brings an endpoint back that succeeded although it is ejected.
-    pub(crate) fn recover(&mut self, id: u64, epoch: Epoch, now: Instant) -> bool {
-        match self.find_in(id, epoch) {
-            Some(i) if !self.members[i].healthy => {
-                self.bring_back(i, now);
-                true
-            }
-            _ => false,
+    /// Brings an endpoint back that has succeeded although it is ejected.
+    pub(super) fn recovered(&mut self, id: u64, epoch: Epoch, now: Instant) {
+        if let Some(i) = self.find_in(id, epoch)
+            && !self.members[i].healthy
+        {
+            self.bring_back(i, now);
+            self.publish(Change::Health);
         }
     }
 
-    pub(crate) fn bring_back(&mut self, i: usize, now: Instant) {
+    pub(super) fn bring_back(&mut self, i: usize, now: Instant) {
         self.unqueue(i);
-        // What ended before says nothing of the new epoch.
-        let _former = self.nodes[i].state.window.take();
-        self.nodes[i].state.standing.enter(State::Serving);
+        self.enter(i, State::Serving);
         self.members[i].healthy = true;
         self.records[i].checked_out = false;
-        self.records[i].record.recover(now);
-        self.tally.ejected -= usize::from(self.members[i].is_open());
+        self.records[i].ejections.recover(now);
+        self.candidates.ejected -= usize::from(self.members[i].is_open());
         let endpoint = Arc::clone(&self.members[i].name);
         self.note(|| Event::Recovered { endpoint });
-        self.start_slowly(i, now);
+        self.start_ramp(i, now);
     }
 
-    /// Hands out the place of a trial that is due, of an endpoint that the call would take.
-    pub(crate) fn start_trial(
+    /// Hands out the one place of a trial that is due.
+    pub(super) fn start_trial(
         &mut self,
+        owner: Option<u64>,
+        excluded: &[(u64, Occasion)],
         now: Instant,
-        accepts: impl Fn(&NodeState) -> bool,
-    ) -> Option<(Arc<Node<T>>, Epoch)> {
+    ) {
         let due = self.queue.iter().take_while(|(until, _)| *until <= now);
-        let found = due.copied().find_map(|(until, id)| {
-            let i = self.find(id)?;
-            accepts(&self.nodes[i].state).then_some((until, id, i))
+        let found = due.copied().find(|&(_, id)| {
+            owner.is_none_or(|owner| owner == id) && !self.is_excluded(id, excluded)
         });
-        let (until, id, i) = found?;
+        let Some((until, id)) = found else { return };
+        let Some(i) = self.find(id) else { return };
         self.queue.remove(&(until, id));
-        self.records[i].record.start_trial(now);
-        let node = Arc::clone(&self.nodes[i]);
-        let epoch = node.state.standing.epoch();
-        self.note(|| Event::OnTrial { endpoint: Arc::clone(&node.state.name) });
-        Some((node, epoch))
+        self.records[i].ejections.start_trial(now);
+        self.effects.trial = Some((id, self.records[i].epoch));
+        let endpoint = Arc::clone(&self.members[i].name);
+        self.note(|| Event::OnTrial { endpoint });
     }
 
-    /// Notes that the response to a trial has begun, and that its body may take long.
-    pub(crate) fn answer_trial(&mut self, id: u64, epoch: Epoch, now: Instant) {
-        let Some(i) = self.find_in(id, epoch) else { return };
-        // Another call may have had the place meanwhile, and ended: then it waits to be tried.
-        if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
+    fn is_excluded(&self, id: u64, excluded: &[(u64, Occasion)]) -> bool {
+        self.find(id).is_none_or(|i| {
+            let occasion = (self.records[i].epoch, self.records[i].version);
+            excluded.contains(&(id, occasion))
+        })
+    }
+
+    /// Finds a member whose trial goes on. Another call may have had the place meanwhile, and
+    /// have ended: then there is none.
+    fn find_on_trial(&self, id: u64, epoch: Epoch) -> Option<usize> {
+        let i = self.find_in(id, epoch)?;
+        let on_trial = matches!(self.records[i].ejections.stage(), Stage::Trial { .. });
+        on_trial.then_some(i)
+    }
+
+    /// Lets other calls try the endpoint if the body of this trial's response takes long.
+    pub(super) fn trial_answered(&mut self, id: u64, epoch: Epoch, now: Instant) {
+        let Some(i) = self.find_on_trial(id, epoch) else { return };
+        self.unqueue(i);
+        if let Some(lease) = self.records[i].ejections.answer_trial(now, &self.health) {
+            self.enqueue(i, lease);
+        }
+    }
+
+    /// Takes the place of a trial back.
+    pub(super) fn trial_ended(&mut self, id: u64, epoch: Epoch, end: Verdict, now: Instant) {
+        let Some(i) = self.find_on_trial(id, epoch) else { return };
+        self.unqueue(i);
+        if end == Verdict::Failed {
+            self.take_out(i, Cause::FailedTrial, now);
             return;
         }
-        self.unqueue(i);
-        let lease = self.records[i].record.answer_trial(now, &self.health);
-        if let Some(lease) = lease.filter(|_| self.members[i].is_open()) {
-            self.queue.insert((lease, id));
-        }
-    }
-
-    /// Takes the place of a trial back; returns true if the endpoint is back in service.
-    pub(crate) fn end_trial(&mut self, id: u64, epoch: Epoch, end: Verdict, now: Instant) -> bool {
-        let Some(i) = self.find_in(id, epoch) else { return false };
-        if !matches!(self.records[i].record.stage(), Stage::Trial { .. }) {
-            return false;
-        }
-        self.unqueue(i);
-        if end == Verdict::Bad {
-            self.nodes[i].state.standing.enter(State::Ejected);
-            self.take_out(i, Cause::FailedTrial, now);
-            return false;
-        }
-        let good = end == Verdict::Good;
-        let (until, enough) = self.records[i].record.end_trial(end, now, &self.health);
-        if enough || (good && self.ignores_health()) {
+        let (until, enough) = self.records[i].ejections.end_trial(end, now, &self.health);
+        if enough || (end == Verdict::Passed && self.uses_ejected()) {
             self.bring_back(i, now);
-            return true;
+            self.publish(Change::Health);
+        } else {
+            self.enqueue(i, until);
         }
-        if self.members[i].is_open() {
-            self.queue.insert((until, id));
-        }
-        false
     }
 }

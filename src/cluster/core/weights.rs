@@ -1,60 +1,53 @@
-//! Capacities: what part of each weight counts, and how that moves with time.
+//! Capacities: what part of each weight counts, and how it moves with time.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::cluster::core::{Core, Entry};
+use super::{Change, Core, Record};
 use crate::{
     event::{Event, WeightCause},
-    health::standing::Epoch,
+    health::{evidence::Epoch, tally::Tally},
     policy::Member,
 };
 
-impl<T> Core<T> {
-    /// Returns when a capacity moves by itself or endpoints are compared, whichever is first.
-    pub(crate) fn next_move(&self) -> Option<Instant> {
-        self.next_move.into_iter().chain(self.next_comparison).min()
-    }
-
-    /// Does what time brings: moves capacities, compares endpoints with their peers. Returns
-    /// whether anything has changed.
-    pub(crate) fn advance(&mut self, now: Instant) -> bool {
-        let mut changed = false;
+impl Core {
+    /// Does what time brings: moves capacities, and ends an interval.
+    pub(super) fn advance(&mut self, interval: Option<Vec<Tally>>, now: Instant) {
         if self.next_move.is_some_and(|at| at <= now) {
-            changed = self.move_capacities(now);
+            self.move_capacities(now);
         }
-        if self.next_comparison.is_some_and(|at| at <= now) {
+        if let Some(interval) = interval {
             self.next_comparison = Some(now + self.health.interval);
-            changed |= self.compare(now);
+            self.compare(&interval, now);
         }
-        changed
     }
 
     /// Returns a member with the capacity that a pick at this instant would find.
-    pub(crate) fn due(&self, member: &Member, entry: &Entry, now: Instant) -> Member {
+    pub(crate) fn at(&self, now: Instant, member: &Member, record: &Record) -> Member {
         let mut member = member.clone();
         let is_due = self.next_move.is_some_and(|at| at <= now);
         if is_due && self.moving.contains(&member.id) {
-            member.capacity = entry.factors.capacity(now, &self.health);
+            member.capacity = record.factors.capacity(now, &self.health);
         }
         member
     }
 
-    fn move_capacities(&mut self, now: Instant) -> bool {
+    fn move_capacities(&mut self, now: Instant) {
         let moving = std::mem::take(&mut self.moving);
         self.next_move = None;
-        let mut changed = false;
         for id in moving {
-            if let Some(i) = self.find(id) {
-                changed |= self.refresh(i, now);
+            if let Some(i) = self.find(id)
+                && self.refresh(i, now)
+            {
+                self.publish(Change::Health);
             }
         }
-        changed
     }
 
-    /// Sets the capacity that the factors make, and notes when it moves next.
-    pub(crate) fn refresh(&mut self, i: usize, now: Instant) -> bool {
+    /// Sets the capacity that the factors make, and notes when it moves next. Returns whether it
+    /// has changed.
+    pub(super) fn refresh(&mut self, i: usize, now: Instant) -> bool {
         let factors = &mut self.records[i].factors;
         let capacity = factors.capacity(now, &self.health);
         if let Some(next) = factors.next(now, &self.health) {
@@ -68,48 +61,48 @@ impl<T> Core<T> {
         former != capacity
     }
 
-    /// Lets an endpoint that joined or returned take up its share, slowly if that is asked
-    /// for.
-    pub(crate) fn start_slowly(&mut self, i: usize, now: Instant) {
+    /// Begins the ramp of an endpoint that joined or returned, if there is a slow start.
+    pub(super) fn start_ramp(&mut self, i: usize, now: Instant) {
         self.records[i].factors.start(now, &self.health);
         self.refresh(i, now);
     }
 
-    /// Sets the part of the weight that counts, of every endpoint of this name; returns
-    /// whether there is one.
-    pub(crate) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) -> bool {
-        let mut found = false;
+    /// Sets the part of the weight that counts, of each endpoint of this name.
+    pub(super) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) {
         for i in 0..self.members.len() {
-            if &*self.members[i].name == name {
-                found = true;
-                self.records[i].factors.set(capacity);
-                if self.refresh(i, now) {
-                    self.note_weight(i, WeightCause::Capacity);
-                }
+            if &*self.members[i].name != name {
+                continue;
+            }
+            self.effects.applied = true;
+            self.records[i].factors.set(capacity);
+            if self.refresh(i, now) {
+                self.note_weight(i, WeightCause::Capacity);
             }
         }
         self.keep_limit(now);
-        found
+        if self.effects.applied {
+            self.publish(Change::Members);
+        }
     }
 
-    /// Lowers the capacity of an endpoint that pushed back; returns whether it is a member, in
-    /// that epoch.
-    pub(crate) fn push_back(
+    /// Lowers the capacity of an endpoint that pushed back.
+    pub(super) fn pushed_back(
         &mut self,
         id: u64,
         epoch: Epoch,
         asked: Option<Duration>,
         now: Instant,
-    ) -> bool {
-        let Some(i) = self.find_in(id, epoch) else { return false };
+    ) {
+        let Some(i) = self.find_in(id, epoch) else { return };
+        self.effects.applied = true;
         self.records[i].factors.push_back(asked, now, &self.health);
         if self.refresh(i, now) {
             self.note_weight(i, WeightCause::Overload);
         }
-        true
+        self.publish(Change::Health);
     }
 
-    pub(crate) fn note_weight(&mut self, i: usize, cause: WeightCause) {
+    pub(super) fn note_weight(&mut self, i: usize, cause: WeightCause) {
         let member = &self.members[i];
         let (endpoint, weight) = (Arc::clone(&member.name), member.weight);
         let effective_weight = member.effective_weight();

@@ -15,7 +15,7 @@ use crate::util::{
 /// others see [`RingHash`](super::RingHash) and [`Maglev`](super::Maglev).
 ///
 /// Cost per pick: a hash of the key, a division and a binary search among the endpoints.
-/// Cost per rebuild: O(n log n). Memory: 12 bytes per endpoint.
+/// Cost per build: O(n log n). Memory: 12 bytes per endpoint.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{HashMod, Key};
@@ -28,12 +28,13 @@ pub type HashMod<A> = Keyed<A, Spans>;
 
 /// The structure of [`HashMod`].
 #[derive(Debug, Clone, Copy)]
+#[allow(unnameable_types, reason = "users name the alias")]
 pub struct Spans {
     nginx: bool,
     hash: fn(&[u8]) -> u64,
 }
 
-/// Who owns which part of the numbers below the total.
+/// Which endpoint owns which part of the numbers below the total.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct SpanMap {
@@ -54,7 +55,7 @@ impl<A> HashMod<A> {
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order
     /// of a key is made by hashing it again with the number of the try, and after 20 tries
-    /// the endpoints take turns (nginx: by weight). As in nginx an empty key is none.
+    /// the endpoints are taken in turn (nginx: by weight). As in nginx an empty key is none.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().nginx = true;
@@ -116,6 +117,10 @@ impl sealed::Structure for Spans {
 
     fn is_key(&self, key: &[u8]) -> bool {
         !(key.is_empty() && self.nginx)
+    }
+
+    fn reaches_all(&self) -> bool {
+        !self.nginx
     }
 
     fn build(&self, members: &[Member], _previous: Option<&SpanMap>) -> SpanMap {

@@ -59,6 +59,10 @@ impl From<u64> for Key<'_> {
 /// Implemented for functions and closures `Fn(&Req) -> Option<Key>`. (The compiler only takes
 /// a closure for one where it sees that type at once: in `by`, or as a function with a name.) For HTTP see `http::key`; several are
 /// put together by [`Combine`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` finds no affinity keys in requests of type `{Req}`",
+    note = "a closure takes `&{Req}`, with the type written out"
+)]
 pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
     /// Returns the key, or none if the request has none.
     fn key<'a>(&self, request: &'a Req) -> Option<Key<'a>>;
@@ -98,6 +102,7 @@ pub trait Combine: Sized {
 
 impl<A> Combine for A {}
 
+#[diagnostic::do_not_recommend]
 impl<F, Req: ?Sized> Affinity<Req> for F
 where
     F: for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync + 'static,

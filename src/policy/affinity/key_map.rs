@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::policy::affinity::{Keyed, Member, Structure};
-use crate::{cluster::node::NodeState, util::fraction::FULL};
+use crate::{endpoint::Traits, util::fraction::FULL};
 
 /// What a keyed policy makes of one set of names and weights: pure, and the same everywhere.
 ///
@@ -48,25 +48,14 @@ pub enum Skipped {
     Capacity,
 }
 
-impl Owner {
-    pub(crate) fn of(node: &NodeState, panic: bool, keeps: bool) -> Self {
-        let skipped = match &node.standing {
-            standing if standing.is_drained() => Some(Skipped::Drained),
-            standing if standing.admit(panic).is_none() => Some(Skipped::Ejected),
-            _ if !keeps => Some(Skipped::Capacity),
-            _ => None,
-        };
-        Self { name: Arc::clone(&node.name), skipped }
-    }
-}
-
-impl<A, S: Structure + Clone> Keyed<A, S> {
+impl<A, S: Structure> Keyed<A, S> {
     /// Maps a set of names and weights, in the order in which the endpoints would join.
     pub fn map<N: Into<Arc<str>>>(&self, set: impl IntoIterator<Item = (N, u32)>) -> KeyMap<S> {
         let member = |(id, (name, weight)): (u64, (N, u32))| Member {
             id,
             name: name.into(),
             weight,
+            traits: Traits::default(),
             healthy: true,
             capacity: FULL,
         };
@@ -116,8 +105,8 @@ impl<S: Structure> KeyMap<S> {
     /// the same kind of policy; a ring of another product is one. Exact where [`shares`](Self::shares) are.
     #[must_use]
     pub fn moved(&self, other: &Self) -> f64 {
-        let nobody = |map: &Self| map.members.iter().all(|member| member.weight == 0);
-        if nobody(self) && nobody(other) {
+        let is_ownerless = |map: &Self| map.members.iter().all(|member| member.weight == 0);
+        if is_ownerless(self) && is_ownerless(other) {
             return 0.0;
         }
         // Of several that share a name, the first is the first, and so on.

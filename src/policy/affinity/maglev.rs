@@ -1,4 +1,4 @@
-//! Maglev: a table that is filled by turns.
+//! Maglev: a table that the endpoints fill in turn.
 
 use crate::policy::affinity::{Keyed, Member, sealed, seen::Seen};
 use crate::util::hash::{xxh64, xxh64_seeded};
@@ -15,7 +15,7 @@ use crate::util::hash::{xxh64, xxh64_seeded};
 /// `ip:port`. Envoy fills the table anew without an ejected host; here the table stays, and
 /// the key goes where Envoy's retries would go.
 ///
-/// Cost per pick: a hash of the key and one look into the table. Cost per rebuild: a few
+/// Cost per pick: a hash of the key and one load from the table. Cost per build: a few
 /// steps for each slot, under a second for all but the largest tables. Memory: 4 bytes per
 /// slot. There should be many more slots than endpoints: each owns at least one, as long as
 /// there are enough.
@@ -31,11 +31,12 @@ pub type Maglev<A> = Keyed<A, Slots>;
 
 /// The structure of [`Maglev`].
 #[derive(Debug, Clone, Copy)]
+#[allow(unnameable_types, reason = "users name the alias")]
 pub struct Slots {
     size: u32,
 }
 
-/// Who owns which slot.
+/// Which endpoint owns which slot.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct SlotMap {
@@ -105,7 +106,7 @@ impl Filler {
 
 const FREE: u32 = u32::MAX;
 
-/// Fills the table in rounds: a turn comes as often as the weight says.
+/// Fills the table in rounds: an endpoint fills as often as its weight says.
 fn fill(slots: &mut [u32], fillers: &mut [Filler]) {
     let heaviest = fillers.iter().map(|filler| filler.weight).fold(0.0, f64::max);
     let mut free = slots.len();
@@ -142,8 +143,8 @@ impl sealed::Structure for Slots {
         SlotMap { slots: slots.into(), members: members.len() }
     }
 
-    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
-        self.size > 10_000
+    fn slow_from(&self) -> u64 {
+        if self.size > 10_000 { 0 } else { u64::MAX }
     }
 
     fn find(
@@ -184,7 +185,7 @@ impl sealed::Structure for Slots {
     }
 }
 
-/// How often a key is turned before the rest of the table is looked through in order.
+/// How often a key is hashed anew before the rest of the table is taken in order.
 const TRIES: u64 = 64;
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use crate::util::{hash::xxh64, random::splitmix64};
 /// both, stretched by its weight.
 ///
 /// Shares follow the weights, and a change of the set or of a weight moves only the keys
-/// that it must: the least of all structures. But each pick asks every endpoint, so it is
+/// that it must: the least of all structures. But each pick computes every endpoint's bid, so it is
 /// for small sets. (Thaler and Ravishankar, "Using name-based mappings to increase hit
 /// rates", 1998; weights after Schindelhauer and Schomaker, "Weighted distributed hash
 /// tables", 2005.)
 ///
 /// Cost per pick: O(n), and O(n log n) if the first choice may not be picked. Cost per
-/// rebuild: O(n). Memory: 24 bytes per endpoint.
+/// build: O(n). Memory: 24 bytes per endpoint.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Key, Rendezvous};
@@ -26,11 +26,12 @@ pub type Rendezvous<A> = Keyed<A, Scores>;
 
 /// The structure of [`Rendezvous`].
 #[derive(Debug, Clone, Copy)]
+#[allow(unnameable_types, reason = "users name the alias")]
 pub struct Scores {
     hash: fn(&[u8]) -> u64,
 }
 
-/// Who bids, in the order of their names.
+/// The endpoints that bid, in the order of their names.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct ScoreMap {

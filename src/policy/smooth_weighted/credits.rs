@@ -43,7 +43,7 @@ pub(super) struct Credits {
     pub(super) entries: Vec<Entry>,
     /// The sum of their weights.
     pub(super) total: i128,
-    /// What endpoints that have left were ahead, up to one pick, and nobody has taken over:
+    /// What endpoints that have left were ahead, up to one pick, and no newcomer has taken over:
     /// at most 0, in picks.
     pub(super) vacancy: f64,
 }
@@ -56,8 +56,8 @@ impl Credits {
 
     /// Gives other endpoints the credits that they have here, by id, in units of picks.
     ///
-    /// What those who are gone were owed is spread by weight. What they were *ahead*, up to
-    /// one pick, goes to newcomers, now or later: or those who stay would never get the turn
+    /// What those that are gone were owed is spread by weight. What they were *ahead*, up to
+    /// one pick, goes to newcomers, now or later: or those that stay would never get the pick
     /// that a heavy endpoint took before it was replaced by another.
     pub(super) fn carry(&self, mut entries: Vec<Entry>) -> Self {
         let total = total(&entries);
@@ -117,7 +117,7 @@ fn whole(number: f64) -> i128 {
 ///
 /// They lie between -1/2 and 1/2 picks and sum to nothing, so the bounds hold from there on.
 /// Being apart they have no ties: if many balancers started at some place of the sequence
-/// that has no credit at first, all that have not had their turn would be tied, and one
+/// that has no credit at first, all that have not been picked would be tied, and one
 /// whose weight is raised would be next everywhere.
 pub(super) fn scatter(mut entries: Vec<Entry>, seed: u64) -> Credits {
     let n = entries.len() as i128;

@@ -5,7 +5,7 @@ mod queues;
 mod tape;
 mod tournament;
 
-use crate::policy::{Choice, Pick, Policy, Turn, View};
+use crate::policy::{Members, PickContext, PickResult, Picker, Policy};
 use credits::Entry;
 use std::sync::Arc;
 
@@ -39,24 +39,24 @@ use tape::{Start, Tape};
 ///
 /// # Changes
 ///
-/// When endpoints join, leave, are ejected or return, or weights change, everybody keeps
-/// their credit; newcomers start with none, and what a leaver was owed is spread over the rest
-/// by weight. What a leaver was ahead, up to one pick, the next newcomers take over. So nobody
-/// bursts and nobody starves, however often the set changes. A fresh
-/// balancer starts with credits within half a pick, scattered at random, so that many
-/// clients do not march in step; with [`starting_at`](crate::Builder::starting_at) it starts
+/// When endpoints join, leave, are ejected or return, or weights change, each endpoint keeps
+/// its credit; newcomers start with none, and what a leaver was owed is spread over the rest
+/// by weight. What a leaver was ahead, up to one pick, the next newcomers take over. So no
+/// endpoint gets a burst and none starves, however often the set changes. A fresh balancer
+/// starts with credits within half a pick, scattered at random, so that the sequences of many
+/// clients are not in step; with [`starting_at`](crate::Builder::starting_at) it starts
 /// without credit, as nginx does.
 ///
 /// # Cost
 ///
 /// A pick costs one `fetch_add`, and none with a single endpoint. The sequence is made ahead
-/// in blocks of 256, by whichever call needs the next one, under a lock that other calls
-/// meet only there. Making a pick costs more with the number d of *different* weights, about
-/// log d comparisons: equal weights form a queue of which only the head is looked at, and
+/// in blocks of 256, by the call that needs the next one, under a lock that other calls
+/// take only there. Making a pick costs more with the number d of *different* weights, about
+/// log d comparisons: equal weights form a queue of which only the head is compared, and
 /// the heads play a tournament. Cycles of up to 65,536 picks are made once and then repeat;
-/// longer ones are compiled anew every 65,536 picks.
+/// longer ones are built anew every 65,536 picks.
 ///
-/// A rebuild costs O(n) for the writer, and O(n log n) for the first call after it, which
+/// A build costs O(n) for the writer, and O(n log n) for the first call after it, which
 /// also replays what was picked since the change before. Memory:
 /// at most 256 KiB for the sequence, and about 150 bytes per endpoint.
 ///
@@ -73,9 +73,10 @@ use tape::{Start, Tape};
 #[non_exhaustive]
 pub struct SmoothWeighted;
 
-/// The table of [`SmoothWeighted`].
+/// Picks from a sequence that all picks share.
 #[derive(Debug)]
-pub struct SmoothTable {
+#[allow(unnameable_types, reason = "users name it as `<SmoothWeighted as Policy>::Picker`")]
+pub struct SmoothPicker {
     tape: Arc<Tape>,
 }
 
@@ -88,34 +89,37 @@ impl SmoothWeighted {
 }
 
 impl Policy for SmoothWeighted {
-    type Table = SmoothTable;
+    type Picker = SmoothPicker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
-        SmoothTable::new(view, view.shares(), previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&SmoothPicker>) -> SmoothPicker {
+        SmoothPicker::new(members, members.shares(), previous)
     }
 }
 
-impl<Req: ?Sized> Pick<Req> for SmoothWeighted {
-    fn pick(&self, table: &SmoothTable, _request: &Req, turn: &Turn<'_>) -> Choice {
-        table.pick(turn)
+impl<Req: ?Sized> Picker<Req> for SmoothPicker {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        self.next(cx)
     }
 }
 
-impl SmoothTable {
-    /// Compiles the eligible endpoints with these shares: index, id and weight of each.
+impl SmoothPicker {
+    /// Builds the sequence of the eligible endpoints with these shares: index, id and weight of
+    /// each.
     pub(super) fn new(
-        view: &View<'_>,
+        members: &Members<'_>,
         shares: impl Iterator<Item = (u32, u64, u64)>,
         previous: Option<&Self>,
     ) -> Self {
-        let former = previous.map(|table| &table.tape).filter(|tape| !tape.is_empty());
-        if let Some(tape) = former.filter(|_| view.eligible().is_empty()) {
-            // Nobody can be picked: what they are owed is kept until somebody can.
+        let former = previous.map(|picker| &picker.tape).filter(|tape| !tape.is_empty());
+        if let Some(tape) = former
+            && members.eligible().is_empty()
+        {
+            // With nothing to pick, the credits are kept until there is.
             return Self { tape: Arc::clone(tape) };
         }
-        let start = match (former, view.random_start()) {
+        let start = match (former, members.random_start()) {
             (Some(tape), _) => {
-                // Settled, so that tapes nobody has picked from do not form a chain.
+                // Settled, so that tapes without a pick do not form a chain.
                 tape.start();
                 Start::Former(Arc::clone(tape))
             }
@@ -123,25 +127,25 @@ impl SmoothTable {
             (None, None) => Start::Nothing,
         };
         let tape = Tape::new(Entry::of(shares), start);
-        if view.eligible().len() < 2 {
-            // Nobody will pick from it: let go of the former one now.
+        if members.eligible().len() < 2 {
+            // It will have no picks: the former one is released now.
             tape.start();
         }
         Self { tape: Arc::new(tape) }
     }
 
-    /// Returns the same table: picks from one are picks from the other.
+    /// Returns the same picker: picks from one are picks from the other.
     pub(super) fn share(&self) -> Self {
         Self { tape: Arc::clone(&self.tape) }
     }
 
     #[inline]
-    pub(super) fn pick(&self, turn: &Turn<'_>) -> Choice {
-        match turn.eligible() {
-            [only] => Choice::Member(*only as usize),
+    pub(super) fn next(&self, cx: &PickContext<'_>) -> PickResult {
+        match cx.eligible() {
+            [only] => PickResult::Member(*only as usize),
             _ => match self.tape.next() {
-                Some(index) => Choice::Member(index as usize),
-                None => Choice::Renew,
+                Some(index) => PickResult::Member(index as usize),
+                None => PickResult::Renew,
             },
         }
     }

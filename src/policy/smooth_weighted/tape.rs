@@ -27,7 +27,7 @@ pub(super) struct Tape {
     total: i128,
     start: Mutex<Start>,
     /// The credits at the start, once they are needed: whatever was picked from the former
-    /// tape until then is in them, also what was picked while this one was compiled.
+    /// tape until then is in them, also what was picked while this one was built.
     credits: OnceLock<Credits>,
     /// Makes the blocks, one after the other.
     maker: Mutex<Maker>,
@@ -114,7 +114,7 @@ impl Tape {
         block.get()?.get(offset).copied()
     }
 
-    /// Makes the blocks up to this one, if nobody has yet.
+    /// Makes the blocks up to this one, if they are not made yet.
     #[cold]
     fn make(&self, blocks: usize) {
         let mut maker = lock(&self.maker);

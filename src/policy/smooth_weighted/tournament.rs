@@ -14,7 +14,7 @@ pub(super) struct Line {
     pub(super) place: u32,
 }
 
-/// A match: who wins it, and before which pick that must be looked at again, in it or in a
+/// A match: who wins it, and before which pick that must be checked again, in it or in a
 /// match below.
 #[derive(Debug, Clone, Copy)]
 struct Match {
@@ -65,7 +65,7 @@ impl Tournament {
         tournament
     }
 
-    /// Returns who is greatest at a pick; picks must not go back.
+    /// Returns which is greatest at a pick; picks must not go back.
     pub(super) fn winner(&mut self, pick: u32) -> Option<usize> {
         self.refresh(1, pick);
         self.matches.get(1).map(|root| root.winner as usize)

@@ -3,7 +3,8 @@
 use counterpoise::{
     Builder,
     policy::{
-        BoxPolicy, ModuloRoundRobin, Pick, Random, RoundRobin, SmoothWeighted, WeightedRandom,
+        BoxPolicy, ModuloRoundRobin, Picker, Policy, Random, RoundRobin, SmoothWeighted,
+        WeightedRandom,
         affinity::{Key, Maglev, RingHash},
     },
 };
@@ -30,7 +31,7 @@ async fn calls_go_round() {
 
 #[test]
 fn a_call_to_a_healthy_endpoint_allocates_nothing() {
-    fn check<P: Pick<Fail>>(policy: P) {
+    fn check<P: Policy<Picker: Picker<Fail>>>(policy: P) {
         let mut table = Table::new(policy, &[4, 2, 1]);
         // The first calls may make a block of a sequence.
         table.counts(3, 3_000);

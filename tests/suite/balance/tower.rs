@@ -4,10 +4,11 @@ use std::{cell::Cell, marker::PhantomPinned, pin::pin, rc::Rc, time::Duration};
 
 use counterpoise::{
     Attempts, AttemptsLayer, Balance, BalanceLayer, Builder, Direct, Endpoint, Error,
-    call::ResponseFuture,
+    call::{AtHead, ResponseFuture},
     discover,
     error::ErrorKind,
-    policy::{Pick, RoundRobin},
+    health::ErrorsAreFailures,
+    policy::{Picker, Policy, RoundRobin},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn, timeout::error::Elapsed,
@@ -30,7 +31,7 @@ struct Bare {
 
 #[tokio::test(start_paused = true)]
 async fn requests_need_neither_clone_nor_sync_nor_unpin() {
-    async fn case<P: Pick<Bare>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<Bare>>>(policy: P) {
         let double = service_fn(async |bare: Bare| Ok::<_, Broken>(2 * bare.number));
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
@@ -71,19 +72,15 @@ const _: () = {
     is_send::<discover::Changes<String, Direct<Site>>>();
     is_send::<<Reqwest as Service<reqwest::Request>>::Future>();
     is_send::<<Tonic as Service<http::Request<tonic::body::Body>>>::Future>();
-    is_send::<
-        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
-    >();
-    is_unpin::<
-        ResponseFuture<(), Direct<Site>, RoundRobin, (), counterpoise::health::ErrorsAreFailures>,
-    >();
+    is_send::<ResponseFuture<(), Direct<Site>, RoundRobin, ()>>();
+    is_unpin::<ResponseFuture<(), Direct<Site>, RoundRobin, ()>>();
     is_send_sync_clone::<Attempts>();
     is_send::<Error>();
 };
 
 #[tokio::test(start_paused = true)]
 async fn works_under_the_layers_of_tower_and_in_a_box() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         a.act(Act::Err);
         let list = discover::list([("a", a.endpoint()), ("b", b.endpoint())]);
@@ -113,6 +110,7 @@ async fn a_layer_hands_its_client_to_the_target() {
     struct Shard(u32);
     impl<C: Clone> counterpoise::Target<C> for Shard {
         type Service = tower::util::MapRequest<C, Box<dyn Fn(u32) -> u32 + Send>>;
+        type Judge = AtHead<ErrorsAreFailures>;
 
         fn attach(&self, client: &C) -> Self::Service {
             let shard = self.0;

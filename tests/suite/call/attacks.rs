@@ -14,7 +14,7 @@ use counterpoise::{
     Balance, Builder, Direct,
     discover::{self, Handle},
     error::ErrorKind,
-    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{Members, PickContext, PickResult, Picker, Policy, RoundRobin},
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -43,16 +43,18 @@ impl Leash {
 }
 
 impl Policy for Leash {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        self.clone()
+    }
 }
 
-impl Pick<()> for Leash {
-    fn pick(&self, _table: &(), _request: &(), _turn: &Turn<'_>) -> Choice {
+impl Picker<()> for Leash {
+    fn pick(&self, _request: &(), _cx: &PickContext<'_>) -> PickResult {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         assert!(asked < MOST, "the policy was asked {MOST} times: a call turns in circles");
-        Choice::Any
+        PickResult::Any
     }
 }
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, Builder, Direct, Endpoint, Health, Target, discover, observe::EndpointState,
-    policy::RoundRobin,
+    Balance, Builder, Direct, Endpoint, Health, Target, call::AtHead, discover,
+    health::ErrorsAreFailures, observe::EndpointState, policy::RoundRobin,
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -25,6 +25,7 @@ struct Unattachable;
 
 impl<C> Target<C> for Unattachable {
     type Service = Probe;
+    type Judge = AtHead<ErrorsAreFailures>;
 
     fn attach(&self, _client: &C) -> Probe {
         panic!("attach panics");
@@ -52,7 +53,7 @@ async fn failed_once<T: Target<(), Service = Probe> + Send + Sync + 'static>(
 
 async fn panics_in_call<T>(balance: &mut Balance<T, RoundRobin>)
 where
-    T: Target<(), Service = Probe> + Send + Sync + 'static,
+    T: Target<(), Service = Probe, Judge = AtHead<ErrorsAreFailures>> + Send + Sync + 'static,
 {
     let ready = balance.ready().await.unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| drop(ready.call(())))).is_err());

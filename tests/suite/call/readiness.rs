@@ -6,7 +6,7 @@ use counterpoise::{
     AttemptsLayer, Balance, Builder, Direct, Endpoint, Health, discover,
     error::ErrorKind,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio::time::{Instant, advance};
 use tokio_test::task;
@@ -24,7 +24,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b98_every_call_is_on_the_instance_that_was_made_ready() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         b.act(Act::Err);
         let builder = Builder::new().health(Health::off());
@@ -57,7 +57,7 @@ async fn clones_carry_no_readiness() {
 
 #[tokio::test(start_paused = true)]
 async fn ready_reserves_nothing_and_never_fails() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let limited = service_fn(async |()| Ok::<_, Broken>(Answer::From("limited")));
         let limited = ConcurrencyLimit::new(limited, 1);
         let list = discover::list([("a", Endpoint::new(Direct(limited)))]);
@@ -81,7 +81,7 @@ async fn ready_reserves_nothing_and_never_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn b105_a_readiness_error_is_a_failure_and_no_removal() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::FailsOnce]);
         let health = Health::new().consecutive_failures(1).jitter(0.0);
         let mut balance = over(Builder::new().health(health), &[&a, &b], policy).await;
@@ -100,7 +100,7 @@ async fn b105_a_readiness_error_is_a_failure_and_no_removal() {
 
 #[tokio::test(start_paused = true)]
 async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Fails, Gate::Fails]);
         let mut balance = over(Builder::new(), &[&a, &b], policy).await;
         let error = call(&mut balance).await.unwrap_err();
@@ -114,7 +114,7 @@ async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         a.act(Act::Err);
         let health = Health::new().consecutive_failures(3).jitter(0.0);
@@ -146,7 +146,7 @@ async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
 
 #[tokio::test(start_paused = true)]
 async fn b107_a_timeout_above_covers_the_wait() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Shut, Gate::Shut]);
         let balance = over(Builder::new(), &[&a, &b], policy).await;
         let second = Duration::from_secs(1);
@@ -164,7 +164,7 @@ async fn b107_a_timeout_above_covers_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn b107_without_a_timeout_the_crates_own_patience_ends_the_wait() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b, c] = probes([Gate::Shut, Gate::Shut, Gate::Shut]);
         let mut balance = over(Builder::new(), &[&a, &b, &c], policy).await;
         let start = Instant::now();

@@ -7,7 +7,7 @@ use counterpoise::{
     error::ErrorKind,
     health::PanicMode,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio::time::advance;
 use tower::{
@@ -25,7 +25,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b110_shed_load_is_an_outcome_like_any_other() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let shed = |name| {
             let limited = ConcurrencyLimit::new(sites[name].clone(), 1);
@@ -93,7 +93,7 @@ async fn b110_shed_load_that_is_ignored_keeps_its_turns_and_the_retry_moves_on()
 
 #[tokio::test(start_paused = true)]
 async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         let minute = Duration::from_secs(60);
         let health = Health::new()
@@ -121,7 +121,7 @@ async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn b112_failing_fast_ends_with_a_new_endpoint() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().balance(changes, policy).unwrap();

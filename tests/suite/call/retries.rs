@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use counterpoise::{
     Attempts, AttemptsLayer, Builder, Health,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -17,7 +17,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b108_no_retry_goes_to_the_endpoint_that_failed_it() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let [a, b] = probes([Gate::Open, Gate::Open]);
         let builder = Builder::new().health(Health::off());
         let balance = over(builder, &[&a, &b], policy).await;
@@ -62,7 +62,7 @@ async fn b108_with_nobody_else_the_retry_goes_to_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn b108_each_of_many_retries_goes_to_another() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let all = probes([Gate::Open; 7]);
         all.iter().for_each(|probe| probe.act(Act::Err));
         let refs: Vec<_> = all.iter().collect();

@@ -6,7 +6,7 @@ use counterpoise::{
     Balance, Builder, Direct, Endpoint, discover,
     error::ErrorKind,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio::time::{Instant, advance};
 use tokio_test::task;
@@ -25,7 +25,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b102_waiting_calls_behind_a_buffer_do_not_deadlock() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let limited = Endpoint::new(Direct(ConcurrencyLimit::new(site.clone(), 1)));
         let list = discover::list([("a", limited)]);
@@ -79,7 +79,7 @@ async fn b102_a_timeout_around_each_caller_bounds_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn b104_one_ready_endpoint_of_a_thousand_serves_the_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let all: Vec<_> = (0..1_000)
             .map(|i| Probe::gated(name("p", i), if i == 777 { Gate::Open } else { Gate::Shut }))
             .collect();
@@ -120,7 +120,7 @@ async fn a_waiting_call_polls_only_who_has_woken_it() {
 
 #[tokio::test(start_paused = true)]
 async fn all_clones_that_wait_wake_when_an_endpoint_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let balance = Builder::new().balance(changes, policy).unwrap();

@@ -32,7 +32,7 @@ use crate::{
 };
 
 type Followed = Tracked<Script, GoodHead>;
-type Bodies = BodyBed<Status, AtBodyEnd>;
+type Bodies = BodyBed<AtBodyEnd<Status>>;
 
 /// Whom the checks find ill.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,7 @@ async fn pass(seconds: u32) {
 }
 
 async fn bodies(health: Health) -> Bodies {
-    let builder = Builder::new().health(health).classify(Status::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
     let mut bed = Bodies::new(&["a", "b"], builder).await;
     bed.fail::<Followed>().await;
     assert_eq!(bed.state("a"), EndpointState::Ejected);
@@ -227,7 +227,7 @@ async fn a_waiting_call_tries_who_has_been_on_trial_for_a_base_period() {
         endpoint().map(|echo| Direct(Balky { echo, gate }))
     };
     let list = discover::list([("a", endpoint(&gates[0])), ("b", endpoint(&gates[1]))]);
-    let builder = Builder::new().health(eject1()).classify(Status::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(eject1()).judge(AtBodyEnd::new(Status::new()));
     let mut balance = builder.starting_at(0).balance(list, RoundRobin::new()).unwrap();
     settle().await;
     let failed = (Duration::ZERO, Err(Broken("a")));

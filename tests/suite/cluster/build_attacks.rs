@@ -17,14 +17,14 @@ use std::{
 use counterpoise::{
     Balance, Builder, Direct, Endpoint, Health, discover,
     observe::Discovery,
-    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{Members, Needs, Policy, RoundRobin},
 };
 use futures::stream;
 use tower::{BoxError, Layer, Service, ServiceExt, discover::Change};
 
 use crate::{
     bed::SECOND,
-    support::{Act, Gate, Scripted, Site, Sites},
+    support::{Act, Gate, Rotation, Scripted, Site, Sites},
 };
 
 type Deed = Box<dyn FnMut(usize) + Send>;
@@ -51,23 +51,18 @@ impl Staged {
 }
 
 impl Policy for Staged {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
         self.threads.lock().unwrap().push(std::thread::current().id());
         let n = self.compiles.fetch_add(1, Ordering::SeqCst);
         let mut deed = self.deed.lock().unwrap_or_else(|poison| poison.into_inner());
         deed(n);
+        Rotation
     }
 
-    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
-        self.costly
-    }
-}
-
-impl<Req> Pick<Req> for Staged {
-    fn pick(&self, _table: &(), _request: &Req, _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+    fn needs(&self) -> Needs {
+        if self.costly { Needs::none().slow_build() } else { Needs::none() }
     }
 }
 

@@ -10,11 +10,11 @@ use std::sync::{
 use counterpoise::{
     Balance, Builder, Direct, Health, discover,
     observe::EndpointState,
-    policy::{Choice, Pick, Policy, Turn, View},
+    policy::{Members, Needs, Policy},
 };
 use tower::{Service, ServiceExt};
 
-use crate::support::{Act, Answer, Site, Sites};
+use crate::support::{Act, Answer, Rotation, Site, Sites};
 
 /// Round robin whose compile waits for a word, once it is told to.
 #[derive(Clone)]
@@ -25,23 +25,18 @@ struct Slow {
 }
 
 impl Policy for Slow {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
         if self.waits.swap(false, Ordering::SeqCst) {
             self.begun.lock().unwrap().send(()).unwrap();
             self.word.lock().unwrap().recv().unwrap();
         }
+        Rotation
     }
 
-    fn is_costly(&self, _changes: usize, _weight: u64) -> bool {
-        true
-    }
-}
-
-impl Pick<()> for Slow {
-    fn pick(&self, _table: &(), _request: &(), _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+    fn needs(&self) -> Needs {
+        Needs::none().slow_build()
     }
 }
 

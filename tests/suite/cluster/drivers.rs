@@ -5,7 +5,7 @@ use std::time::Duration;
 use counterpoise::{
     Balance, BalanceLayer, Builder, discover,
     observe::Discovery,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -22,7 +22,7 @@ fn tasks() -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn b115_a_thousand_balancers_leave_no_task_behind() {
-    async fn case<P: Pick<()> + Default>() {
+    async fn case<P: Policy<Picker: Picker<()>> + Default>() {
         let (site, before) = (Site::new("a"), tasks());
         for _ in 0..1_000 {
             let (handle, changes) = discover::channel();
@@ -43,7 +43,7 @@ async fn b115_a_thousand_balancers_leave_no_task_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn b115_calls_in_flight_outlive_the_last_balancer() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         site.act(Act::After(Duration::from_secs(1)));
         let (handle, changes) = discover::channel();

@@ -14,11 +14,14 @@ use std::{
 
 use allocation_counter::measure;
 use counterpoise::{
-    Balance, BalanceLayer, Builder, Direct, Endpoint, Target, discover,
+    Balance, BalanceLayer, Builder, Direct, Endpoint, Target,
+    call::AtHead,
+    discover,
     error::ErrorKind,
     health::CapacityChange,
+    health::ErrorsAreFailures,
     observe::{Discovery, EndpointState},
-    policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
+    policy::{Members, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use futures::FutureExt;
 use tokio_test::task;
@@ -27,7 +30,7 @@ use tower::{Layer, Service, service_fn};
 use crate::{
     bed::{SECOND, eject1},
     probes::{Gate, Probe, call},
-    support::{Answer, Broken, Site, settle},
+    support::{Answer, Broken, Rotation, Site, settle},
     table::{Fail, Table},
 };
 
@@ -41,6 +44,7 @@ struct Bomb {
 
 impl Target<()> for Bomb {
     type Service = Site;
+    type Judge = AtHead<ErrorsAreFailures>;
 
     fn attach(&self, _client: &()) -> Site {
         self.site.clone()
@@ -148,7 +152,7 @@ async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_b
 
 #[test]
 fn a_set_that_was_large_once_gives_its_memory_back() {
-    fn check<P: Pick<Fail>>(policy: P) {
+    fn check<P: Policy<Picker: Picker<Fail>>>(policy: P) {
         let mut table = None;
         let info = measure(|| {
             let mut growing = Table::new(policy, &[1]);
@@ -175,19 +179,14 @@ fn a_set_that_was_large_once_gives_its_memory_back() {
 struct Hopeless;
 
 impl Policy for Hopeless {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&()>) {
-        if !view.members().is_empty() {
+    fn build(&self, members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
+        if !members.is_empty() {
             // Without a word, as there are thousands of them.
             std::panic::resume_unwind(Box::new("hopeless"));
         }
-    }
-}
-
-impl Pick<Fail> for Hopeless {
-    fn pick(&self, _table: &(), _request: &Fail, _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+        Rotation
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, task::Poll, time::Duration};
 
 use counterpoise::{
     Balance, Builder, discover,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio_test::task;
 use tower::{Service, ServiceExt, discover::Change};
@@ -76,7 +76,7 @@ async fn b113_a_hundred_thousand_former_endpoints_leave_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn b113_an_idle_clone_keeps_no_removed_endpoint_alive() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b"].map(|name| (name, sites[name].endpoint())));

@@ -7,7 +7,7 @@ use std::sync::{
 
 use counterpoise::{
     Builder, discover,
-    policy::{Choice, Pick, Policy, Turn, View},
+    policy::{Members, Policy},
 };
 use tokio::time::advance;
 use tower::{Service, ServiceExt};
@@ -15,7 +15,7 @@ use tower::{Service, ServiceExt};
 use crate::{
     bed::{MILLISECOND, SECOND, eject1},
     health::limits::failing,
-    support::{Act, Answer, Sites, settle},
+    support::{Act, Answer, Rotation, Sites, settle},
 };
 
 /// Round robin that panics while it compiles, if it is told to.
@@ -23,16 +23,11 @@ use crate::{
 struct Panicking(Arc<AtomicBool>);
 
 impl Policy for Panicking {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
         assert!(!self.0.load(Ordering::Relaxed), "as it was told to");
-    }
-}
-
-impl Pick<()> for Panicking {
-    fn pick(&self, (): &(), (): &(), _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+        Rotation
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use counterpoise::{
     Balance, BalanceLayer, Builder, Direct, Health, discover,
     error::ErrorKind,
-    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{Members, PickContext, PickResult, Picker, Policy, RoundRobin},
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -24,7 +24,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b07_a_set_that_shrinks_between_ready_and_call_serves_the_call() {
-    async fn case<P: Pick<()> + Clone>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>> + Clone>(policy: P) {
         for first in [0, 1, 2, u64::MAX] {
             let sites = Sites::new(&["a", "b", "c"]);
             let (handle, changes) = discover::channel();
@@ -46,7 +46,7 @@ async fn b07_a_set_that_shrinks_between_ready_and_call_serves_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn b07_a_call_that_was_dispatched_before_the_shrink_stays_where_it_is() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b", "c"].map(|name| (name, sites[name].endpoint())));
@@ -63,7 +63,7 @@ async fn b07_a_call_that_was_dispatched_before_the_shrink_stays_where_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn b08_no_task_sees_a_set_that_was_never_published() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         let all = ["a", "b", "c"].map(|name| (name, sites[name].endpoint()));
@@ -89,7 +89,9 @@ async fn b08_no_task_sees_a_set_that_was_never_published() {
 }
 
 /// Picks a thousand times; each pick is of the set that is published at that moment.
-async fn pick_between<P: Pick<()>>(mut balance: Balance<Direct<Site>, P>) -> HashSet<String> {
+async fn pick_between<P: Policy<Picker: Picker<()>>>(
+    mut balance: Balance<Direct<Site>, P>,
+) -> HashSet<String> {
     let mut picked = HashSet::new();
     for _ in 0..1_000 {
         let stats = balance.stats();
@@ -156,7 +158,7 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
 
 #[tokio::test(start_paused = true)]
 async fn every_change_is_one_generation() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let (handle, changes) = discover::channel();
         let health = Health::new().consecutive_failures(1).jitter(0.0);
@@ -203,7 +205,7 @@ struct Turmoil {
 const MEMBERS: usize = 8;
 
 /// Four threads call while another changes the set; no runtime anywhere.
-fn race<P: Pick<Trace> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
+fn race<P: Policy<Picker: Picker<Trace>> + Clone>(policy: Witness<P>, turmoil: &Turmoil) {
     let named: Vec<_> = (0..MEMBERS).map(|i| Named::new(name("n", i))).collect();
     let (handle, changes) = discover::channel();
     handle.set(named.iter().map(|named| (named.name(), named.endpoint())));
@@ -273,7 +275,7 @@ type Trace = Arc<Mutex<Vec<String>>>;
 struct Shared<Req: 'static>(Arc<counterpoise::policy::BoxPolicy<Req>>);
 
 impl<Req: 'static> Shared<Req> {
-    fn new(policy: impl Pick<Req>) -> Self {
+    fn new(policy: impl Policy<Picker: Picker<Req>>) -> Self {
         Self(Arc::new(counterpoise::policy::BoxPolicy::new(policy)))
     }
 }
@@ -285,16 +287,10 @@ impl<Req: 'static> Clone for Shared<Req> {
 }
 
 impl<Req: 'static> Policy for Shared<Req> {
-    type Table = counterpoise::policy::BoxTable<Req>;
+    type Picker = <counterpoise::policy::BoxPolicy<Req> as Policy>::Picker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
-        self.0.compile(view, previous)
-    }
-}
-
-impl<Req: 'static> Pick<Req> for Shared<Req> {
-    fn pick(&self, table: &Self::Table, request: &Req, turn: &Turn<'_>) -> Choice {
-        self.0.pick(table, request, turn)
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        self.0.build(members, previous)
     }
 }
 
@@ -306,8 +302,9 @@ struct Witness<P> {
     torn: Arc<AtomicUsize>,
 }
 
-struct Sworn<B> {
-    table: B,
+struct Sworn<K> {
+    inner: K,
+    torn: Arc<AtomicUsize>,
     eligible: Vec<u32>,
     names: Vec<String>,
 }
@@ -319,27 +316,28 @@ impl<P> Witness<P> {
 }
 
 impl<P: Policy> Policy for Witness<P> {
-    type Table = Sworn<P::Table>;
+    type Picker = Sworn<P::Picker>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
         Sworn {
-            table: self.policy.compile(view, previous.map(|sworn| &sworn.table)),
-            eligible: view.eligible().to_vec(),
-            names: view.members().iter().map(|member| member.name().to_owned()).collect(),
+            inner: self.policy.build(members, previous.map(|sworn| &sworn.inner)),
+            torn: Arc::clone(&self.torn),
+            eligible: members.eligible().to_vec(),
+            names: members.iter().map(|member| member.name().to_owned()).collect(),
         }
     }
 }
 
-impl<P: Pick<Trace>> Pick<Trace> for Witness<P> {
-    fn pick(&self, table: &Self::Table, request: &Trace, turn: &Turn<'_>) -> Choice {
-        let choice = self.policy.pick(&table.table, request, turn);
-        match choice {
-            Choice::Member(index) if turn.eligible() == table.eligible => {
-                request.lock().unwrap().push(table.names[index].clone());
+impl<K: Picker<Trace>> Picker<Trace> for Sworn<K> {
+    fn pick(&self, request: &Trace, cx: &PickContext<'_>) -> PickResult {
+        let result = self.inner.pick(request, cx);
+        match result {
+            PickResult::Member(index) if cx.eligible() == self.eligible => {
+                request.lock().unwrap().push(self.names[index].clone());
             }
             _ => drop(self.torn.fetch_add(1, Ordering::SeqCst)),
         }
-        choice
+        result
     }
 }
 

@@ -7,13 +7,13 @@ use std::{
 
 use counterpoise::{
     BalanceLayer,
-    policy::{Choice, Pick, Policy, Turn, View},
+    policy::{Members, Policy},
 };
 use futures::executor::block_on;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{Answer, Sites};
+use crate::support::{Answer, Rotation, Sites};
 
 /// Compiles only when it is allowed to.
 struct Slow {
@@ -22,19 +22,14 @@ struct Slow {
 }
 
 impl Policy for Slow {
-    type Table = ();
+    type Picker = Rotation;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&()>) {
-        if !view.members().is_empty() {
+    fn build(&self, members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
+        if !members.is_empty() {
             self.begun.lock().unwrap().send(()).unwrap();
             self.go.lock().unwrap().recv().unwrap();
         }
-    }
-}
-
-impl Pick<()> for Slow {
-    fn pick(&self, (): &(), (): &(), _turn: &Turn<'_>) -> Choice {
-        Choice::Any
+        Rotation
     }
 }
 

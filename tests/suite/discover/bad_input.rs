@@ -4,7 +4,7 @@ use counterpoise::{
     Builder, Health, discover,
     error::ErrorKind,
     observe::{Discovery, EndpointState},
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b50_a_policy_that_panics_once_is_reported_and_compiled_anew() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
         let policy = Compiles::panics_at(policy, 2);
@@ -74,7 +74,7 @@ async fn b50_an_ejection_after_a_failed_compile_publishes_the_members_too() {
 
 #[tokio::test(start_paused = true)]
 async fn b50_the_worst_weights_break_nothing() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();

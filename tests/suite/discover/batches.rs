@@ -13,7 +13,7 @@ use counterpoise::{
     Balance, BalanceLayer, Builder, Direct, discover,
     error::ErrorKind,
     observe::Discovery,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use futures::{Stream, channel::mpsc};
 use tokio_test::task;
@@ -103,7 +103,7 @@ async fn an_idle_driver_is_not_woken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_is_dropped_early_is_visible_and_nobody_hangs() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (_feed, changes) = feed::<Direct<Site>>();
         let builder = Builder::new().wait_when_empty(true);
         let (layer, driver) = builder.pair(changes, policy).unwrap();

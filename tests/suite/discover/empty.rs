@@ -6,7 +6,7 @@ use counterpoise::{
     Balance, Builder, Direct, discover,
     error::ErrorKind,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio_test::task;
 use tower::{Service, ServiceExt};
@@ -21,7 +21,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b88_an_empty_set_fails_at_once_and_can_be_left() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -42,7 +42,7 @@ async fn b88_an_empty_set_fails_at_once_and_can_be_left() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_with_the_wait_policy_a_call_completes_when_an_endpoint_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
         let builder = Builder::new().wait_when_empty(true);
@@ -65,7 +65,7 @@ async fn b88_with_the_wait_policy_a_call_completes_when_an_endpoint_joins() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_before_the_first_update_calls_wait_as_long_as_configured() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (_handle, changes) = discover::channel::<&str, Direct<Site>>();
         let builder = Builder::new().wait_for_endpoints(Duration::from_secs(7));
         let mut balance = builder.balance(changes, policy).unwrap();
@@ -79,7 +79,7 @@ async fn b88_before_the_first_update_calls_wait_as_long_as_configured() {
 
 #[tokio::test(start_paused = true)]
 async fn b88_a_shutdown_with_calls_in_flight_lets_them_finish() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         site.act(Act::After(Duration::from_secs(1)));
         let (handle, changes) = discover::channel();
@@ -106,7 +106,7 @@ async fn b88_an_empty_list_is_an_error_and_no_hang() {
 
 #[tokio::test(start_paused = true)]
 async fn b90_the_last_endpoint_can_be_removed() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (feed, changes) = feed();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
@@ -122,7 +122,7 @@ async fn b90_the_last_endpoint_can_be_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn b90_the_last_endpoints_are_kept_when_asked_for_until_another_joins() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         let builder = Builder::new().starting_at(0).keep_last(true);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use counterpoise::{
     Balance, Builder, discover,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tokio_test::task;
 use tower::{Service, ServiceExt};
@@ -18,7 +18,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (old, new, b) = (Site::new("old"), Site::new("new"), Site::new("b"));
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -36,7 +36,7 @@ async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
 
 #[tokio::test(start_paused = true)]
 async fn b92_two_keys_of_one_service_are_two_members() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (shared, b) = (Site::new("shared"), Site::new("b"));
         let endpoints = [("a1", shared.endpoint()), ("a2", shared.endpoint()), ("b", b.endpoint())];
         let list = discover::list(endpoints);
@@ -59,7 +59,7 @@ async fn b92_of_equal_keys_in_a_list_the_last_one_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn b93_a_removed_endpoint_finishes_its_calls_and_gets_no_other() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         sites["b"].act(Act::After(Duration::from_secs(60)));
         let (handle, changes) = discover::channel();
@@ -97,7 +97,7 @@ async fn b93_a_replaced_service_gets_no_further_call_and_health_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
@@ -125,7 +125,7 @@ async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
 
 #[tokio::test(start_paused = true)]
 async fn b95_a_waiting_call_is_served_by_the_new_endpoints() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();

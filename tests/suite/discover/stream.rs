@@ -10,7 +10,7 @@ use counterpoise::{
     Balance, BalanceLayer, Builder, Direct, discover,
     error::ErrorKind,
     observe::Discovery,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use futures::{SinkExt, Stream, StreamExt, channel::mpsc, stream};
 use tokio_test::task;
@@ -42,7 +42,7 @@ impl<S: Stream + Unpin> Stream for EndsOnce<S> {
 
 #[tokio::test(start_paused = true)]
 async fn b83_an_ended_stream_is_left_alone_and_its_set_stays() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let stream = EndsOnce(Some(stream::iter([insert("a", site.endpoint())])));
         let (layer, driver) = BalanceLayer::pair(stream, policy);
@@ -94,7 +94,7 @@ async fn b83_an_end_with_nothing_left_is_an_error_for_waiting_and_for_new_calls(
 
 #[tokio::test(start_paused = true)]
 async fn b84_an_error_keeps_the_set_is_counted_and_changes_go_on() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (feed, changes) = feed();
         let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();

@@ -8,7 +8,7 @@ use counterpoise::{
     health::{LatencyWeights, OutlierDetection, SlowStart},
     observe::EndpointState,
     policy::{
-        LeastRequest, Pick, RoundRobin, SmoothWeighted,
+        LeastRequest, Picker, Policy, RoundRobin, SmoothWeighted,
         affinity::{Maglev, Rendezvous, RingHash, Structure},
     },
 };
@@ -98,7 +98,7 @@ async fn a_ramp_goes_on_under_an_endpoint_that_is_drained_for_a_while() {
 }
 
 /// Each attempt goes to another endpoint while there is one, however little of it counts.
-async fn retried<P: Pick<Job>>(_sharing: Sharing, policy: P) {
+async fn retried<P: Policy<Picker: Picker<Job>>>(_sharing: Sharing, policy: P) {
     let mut fleet = Fleet::new(Builder::new().health(Health::off()), policy, &FIVE).await;
     for tiny in [["a", "b", "c", "d"], ["e", "d", "c", "b"]] {
         for (name, _) in FIVE {
@@ -240,7 +240,7 @@ async fn a_waiting_call_does_not_spin_while_steps_are_due_often() {
 
 /// A set of more than 256, whose transitions are gathered: after anything has happened to it, and
 /// some quiet time with calls, everybody is back with the whole weight, and nothing is due.
-async fn recovers<P: Pick<()>>(policy: P, seed: u64) {
+async fn recovers<P: Policy<Picker: Picker<()>>>(policy: P, seed: u64) {
     const N: usize = 300;
     let names: Vec<_> = (0..N).map(|n| name("large", n)).collect();
     let sites: Vec<_> = names.iter().map(|&name| Site::new(name)).collect();

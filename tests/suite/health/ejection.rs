@@ -1,13 +1,15 @@
 //! What counts as a failure, and for how long an endpoint is out.
 
-use counterpoise::{Builder, Classify, Health, Outcome, health::Overload, observe::EndpointState};
+use counterpoise::{
+    Builder, Direct, Health, Outcome, call::Judge, health::Overload, observe::EndpointState,
+};
 use futures::future::join_all;
 use tokio::time::{advance, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
 use crate::{
     bed::{Bed, MILLISECOND, SECOND, eject1, eject3, refusals, share},
-    support::{Act, Answer, Broken, retries::Retries, settle},
+    support::{Act, Answer, Broken, Site, retries::Retries, settle},
 };
 
 // ===== what counts as a failure =====
@@ -69,9 +71,9 @@ async fn a_dropped_call_counts_from_its_age_on_and_not_before() {
 }
 
 /// Has `a` do these in turn, and `b` serve in between; calls to `a` are given 10 ms.
-pub(super) async fn play<K>(bed: &mut Bed<K>, acts: &[Act])
+pub(super) async fn play<J>(bed: &mut Bed<J>, acts: &[Act])
 where
-    K: Classify<Answer, Broken> + Clone + Send + 'static,
+    J: Judge<Direct<Site>, (), Answer, Broken, Response = Answer> + Send + 'static,
 {
     for &act in acts {
         bed.sites["a"].act(act);

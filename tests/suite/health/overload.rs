@@ -11,9 +11,10 @@ use std::{
 
 use counterpoise::{
     Builder, Health, Outcome,
+    call::AtHead,
     health::Overload,
     observe::EndpointState,
-    policy::{LeastRequest, Pick, RoundRobin, SmoothWeighted, affinity::RingHash},
+    policy::{LeastRequest, Picker, Policy, RoundRobin, SmoothWeighted, affinity::RingHash},
 };
 use futures::{FutureExt, future::join_all};
 use tokio::time::advance;
@@ -26,13 +27,13 @@ use crate::{
 
 const SET: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
 
-fn builder(overload: Overload, asked: Option<Duration>) -> Builder<Push> {
+fn builder(overload: Overload, asked: Option<Duration>) -> Builder<AtHead<Push>> {
     let health = Health::new().overload(overload);
     Builder::new().health(health).seed(3).starting_at(0).classify(Push(asked))
 }
 
 /// Has an endpoint push back until it is heard once.
-async fn push_back<P: Pick<Job>>(fleet: &mut Fleet<P>, name: &str) {
+async fn push_back<P: Policy<Picker: Picker<Job>>>(fleet: &mut Fleet<P>, name: &str) {
     let overloads = fleet.stats(name).overloads;
     fleet.act(name, Act::Reject);
     while fleet.stats(name).overloads == overloads {
@@ -41,7 +42,7 @@ async fn push_back<P: Pick<Job>>(fleet: &mut Fleet<P>, name: &str) {
     fleet.act(name, Act::Ok);
 }
 
-async fn fleet<P: Pick<Job>>(policy: P, asked: Option<Duration>) -> Fleet<P> {
+async fn fleet<P: Policy<Picker: Picker<Job>>>(policy: P, asked: Option<Duration>) -> Fleet<P> {
     Fleet::with(builder(Overload::new(), asked), policy, &SET).await
 }
 
@@ -53,7 +54,7 @@ fn share_at(sharing: Sharing, factor: f64) -> f64 {
 }
 
 /// Checks factor and share at these seconds after a push-back.
-async fn follow<P: Pick<Job>>(
+async fn follow<P: Policy<Picker: Picker<Job>>>(
     sharing: Sharing,
     policy: P,
     asked: Option<Duration>,

@@ -9,7 +9,7 @@ use std::sync::{
 use counterpoise::{
     Builder, Health,
     health::SlowStart,
-    policy::{Choice, Pick, Policy, RoundRobin, SmoothWeighted, Turn, View},
+    policy::{Members, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use futures::FutureExt;
 use tokio::time::advance;
@@ -34,7 +34,7 @@ pub(crate) fn near(a: f64, b: f64) -> bool {
 }
 
 #[track_caller]
-fn assert_factors<P: Pick<Job>>(fleet: &Fleet<P>, want: &[(&str, f64)]) {
+fn assert_factors<P: Policy<Picker: Picker<Job>>>(fleet: &Fleet<P>, want: &[(&str, f64)]) {
     for &(name, factor) in want {
         assert!(near(fleet.factor(name), factor), "{name}: {} for {factor}", fleet.factor(name));
     }
@@ -110,7 +110,7 @@ async fn b30_a_recovered_endpoint_has_its_weight() {
     }
 }
 
-async fn drained<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn drained<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut fleet = Fleet::new(ramp(Health::new()), policy, &OLDS[..2]).await;
     fleet.join("n", 0).await;
     for _ in 0..12 {
@@ -125,7 +125,7 @@ async fn zero_stays_zero_throughout_the_ramp() {
     each_policy!(drained);
 }
 
-async fn ends_on_time<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn ends_on_time<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut fleet = Fleet::new(ramp(Health::new()), policy, &OLDS[..1]).await;
     fleet.join("n", 1).await;
     advance(10 * SECOND - MILLISECOND).await;
@@ -272,20 +272,14 @@ struct Waits {
 }
 
 impl Policy for Waits {
-    type Table = <RoundRobin as Policy>::Table;
+    type Picker = <RoundRobin as Policy>::Picker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
         if self.shut.swap(false, Ordering::SeqCst) {
             self.entered.lock().unwrap().send(()).unwrap();
             let _opened = self.gate.lock().unwrap().recv();
         }
-        RoundRobin::new().compile(view, previous)
-    }
-}
-
-impl Pick<Job> for Waits {
-    fn pick(&self, table: &Self::Table, job: &Job, turn: &Turn<'_>) -> Choice {
-        RoundRobin::new().pick(table, job, turn)
+        RoundRobin::new().build(members, previous)
     }
 }
 

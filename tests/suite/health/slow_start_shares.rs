@@ -6,7 +6,7 @@ use counterpoise::{
     Builder, Health,
     health::SlowStart,
     policy::{
-        LeastRequest, PeakEwma, Pick, RoundRobin,
+        LeastRequest, PeakEwma, Picker, Policy, RoundRobin,
         affinity::{Rendezvous, RingHash},
     },
 };
@@ -48,7 +48,12 @@ struct Case {
     alike: bool,
 }
 
-async fn check_share<P: Pick<Job>>(fleet: &mut Fleet<P>, case: Case, age: u64, factor: f64) {
+async fn check_share<P: Policy<Picker: Picker<Job>>>(
+    fleet: &mut Fleet<P>,
+    case: Case,
+    age: u64,
+    factor: f64,
+) {
     let calls = if matches!(case.sharing, Sharing::Turns { .. }) { 400 } else { 3_000 };
     let want = share_at(case.sharing, case.weight, case.others, factor);
     let got = fleet.share(calls, "n").await;
@@ -66,7 +71,7 @@ async fn check_share<P: Pick<Job>>(fleet: &mut Fleet<P>, case: Case, age: u64, f
 }
 
 /// Follows the newcomer `n` from its arrival or return on.
-async fn follow<P: Pick<Job>>(fleet: &mut Fleet<P>, case: Case) {
+async fn follow<P: Policy<Picker: Picker<Job>>>(fleet: &mut Fleet<P>, case: Case) {
     let (mut before, mut shares) = (0, Vec::new());
     for (age, factor) in CURVE {
         advance(Duration::from_millis(age - before)).await;
@@ -89,26 +94,31 @@ async fn follow<P: Pick<Job>>(fleet: &mut Fleet<P>, case: Case) {
     }
 }
 
-async fn arrives<P: Pick<Job>>(sharing: Sharing, policy: P, olds: &[(&'static str, u32)], w: u32) {
+async fn arrives<P: Policy<Picker: Picker<Job>>>(
+    sharing: Sharing,
+    policy: P,
+    olds: &[(&'static str, u32)],
+    w: u32,
+) {
     let mut fleet = Fleet::new(ramp(Health::new()), policy, olds).await;
     fleet.join("n", w).await;
     let case = Case { sharing, weight: w, others: olds.len() as u32, alike: true };
     follow(&mut fleet, case).await;
 }
 
-async fn joins_one<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn joins_one<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     arrives(sharing, policy, &OLDS[..1], 1).await;
 }
 
-async fn joins_one_heavily<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn joins_one_heavily<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     arrives(sharing, policy, &OLDS[..1], 7).await;
 }
 
-async fn joins_four<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn joins_four<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     arrives(sharing, policy, &OLDS, 1).await;
 }
 
-async fn joins_four_heavily<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn joins_four_heavily<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     arrives(sharing, policy, &OLDS, 7).await;
 }
 
@@ -132,7 +142,7 @@ async fn the_share_of_a_heavy_newcomer_beside_four_follows_the_curve() {
     each_policy!(joins_four_heavily);
 }
 
-async fn returns<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn returns<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     let set = [("a", 1), ("b", 1), ("n", 7)];
     let mut fleet = Fleet::new(ramp(eject1()), policy, &set).await;
     fleet.eject("n").await;
@@ -146,7 +156,7 @@ async fn the_share_of_who_returns_follows_the_curve() {
     each_policy!(returns);
 }
 
-async fn many_join<P: Pick<Job>>(sharing: Sharing, policy: P) {
+async fn many_join<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     let builder =
         Builder::new().health(Health::new().slow_start(SlowStart::new(10 * SECOND).floor(0.02)));
     let mut fleet = Fleet::new(builder, policy, &[("n", 1)]).await;
@@ -249,7 +259,7 @@ async fn clients_agree_on_who_has_which_key_during_the_ramp() {
 }
 
 /// Has so many callers call one after the other for a while; returns the newcomer's share.
-async fn busy<P: Pick<Job>>(policy: P, callers: usize) -> f64 {
+async fn busy<P: Policy<Picker: Picker<Job>>>(policy: P, callers: usize) -> f64 {
     let builder = Builder::new().health(Health::new().slow_start(SlowStart::new(1_000 * SECOND)));
     let mut fleet = Fleet::new(builder, policy, &OLDS).await;
     fleet.join("n", 1).await;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use counterpoise::{
-    Builder, Classify, Health, Outcome, discover, observe::EndpointState, policy::RoundRobin,
+    Builder, Classify, Health, Outcome, call::AtHead, discover, observe::EndpointState,
+    policy::RoundRobin,
 };
 use tokio::time::advance;
 use tower::{Service, ServiceExt};
@@ -116,7 +117,7 @@ async fn a_trial_whose_service_panics_has_failed() {
 /// An endpoint that is due for a trial, and refuses: with this outcome.
 async fn refusing(
     outcome: Outcome,
-) -> Bed<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send> {
+) -> Bed<AtHead<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send>> {
     let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
     let mut bed = Bed::build(&["a", "b"], builder).await;
     bed.eject("b").await;
@@ -128,7 +129,7 @@ async fn refusing(
 /// Makes a call every hundred milliseconds; returns after how many each call to `b` came.
 async fn gaps(
     calls: usize,
-    bed: &mut Bed<impl Classify<Answer, Broken> + Clone + Send + 'static>,
+    bed: &mut Bed<AtHead<impl Classify<Answer, Broken> + Clone + Send + 'static>>,
 ) -> Vec<usize> {
     let (mut gaps, mut gap) = (Vec::new(), 0);
     for _ in 0..calls {

@@ -7,10 +7,10 @@ use counterpoise::{
     Attempts, AttemptsLayer, Balance, BalanceLayer, BoxError, Builder, Direct, Endpoint, Error,
     Health, Stats, discover,
     error::ErrorKind,
-    health::PanicMode,
+    health::{ErrorsAreFailures, PanicMode},
     http::Origin,
     observe::EndpointState,
-    policy::{Choice, Pick, Policy, RoundRobin, Turn, View},
+    policy::{Members, PickContext, PickResult, Picker, Policy, RoundRobin},
 };
 use futures::future::join_all;
 use http_body_util::Empty;
@@ -302,14 +302,16 @@ async fn a_stack_of_timeout_and_retry_yields_our_error_in_a_box() {
 struct First;
 
 impl Policy for First {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        Self
+    }
 }
 
-impl Pick<Request> for First {
-    fn pick(&self, _table: &(), _request: &Request, _turn: &Turn<'_>) -> Choice {
-        Choice::Member(0)
+impl Picker<Request> for First {
+    fn pick(&self, _request: &Request, _cx: &PickContext<'_>) -> PickResult {
+        PickResult::Member(0)
     }
 }
 
@@ -329,4 +331,67 @@ async fn a_retry_goes_to_another_server_whatever_the_policy_names() {
         assert_ne!(seen.name, "a");
         assert_eq!(*attempts.names(), ["a".into(), seen.name.into()]);
     }
+}
+
+/// A server that answers every request with this status.
+fn answering(name: &'static str, status: u16) -> Server {
+    Server::answering(name, move || {
+        hyper::Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap()
+    })
+}
+
+/// Sends requests to two servers, one of which fails; returns how many of each status came.
+async fn statuses<R>(requests: usize, send: impl AsyncFn() -> R) -> HashMap<R, usize>
+where
+    R: std::hash::Hash + Eq,
+{
+    let mut statuses = HashMap::new();
+    for _ in 0..requests {
+        *statuses.entry(send().await).or_default() += 1;
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn by_default_a_server_that_answers_500_is_ejected() {
+    let servers = [answering("good", 200), answering("bad", 500)];
+    let layer = || {
+        let endpoints = discover::list(servers.iter().map(Server::entry));
+        BalanceLayer::new(endpoints, RoundRobin::new())
+    };
+    let (by_reqwest, by_hyper) = (layer(), layer());
+    soon(by_reqwest.ready_when(2)).await.unwrap();
+    soon(by_hyper.ready_when(2)).await.unwrap();
+    let service = by_reqwest.layer(client());
+    let reqwests = statuses(20, async || {
+        let request = request("http://service.test/");
+        soon(service.clone().oneshot(request)).await.unwrap().status().as_u16()
+    });
+    let service = by_hyper.layer(hyper_client());
+    let hypers = statuses(20, async || {
+        let request = hyper::Request::get("http://service.test/").body(Empty::new()).unwrap();
+        soon(service.clone().oneshot(request)).await.unwrap().status().as_u16()
+    });
+    let want = HashMap::from([(200, 15), (500, 5)]);
+    assert_eq!((reqwests.await, hypers.await), (want.clone(), want));
+    for stats in [by_reqwest.stats(), by_hyper.stats()] {
+        assert_eq!(state(&stats, "bad"), EndpointState::Ejected, "{stats}");
+        assert_eq!(stats.endpoint("bad").unwrap().failures, 5);
+        assert_eq!(stats.endpoint("good").unwrap().successes, 15);
+    }
+}
+
+#[tokio::test]
+async fn where_only_errors_are_failures_500_ejects_nobody() {
+    let server = answering("bad", 500);
+    let endpoints = discover::list([server.entry()]);
+    let builder = Builder::new().classify(ErrorsAreFailures);
+    let layer = builder.layer(endpoints, RoundRobin::new()).unwrap();
+    for _ in 0..10 {
+        let request = request("http://service.test/");
+        assert_eq!(soon(layer.layer(client()).oneshot(request)).await.unwrap().status(), 500);
+    }
+    let stats = layer.stats();
+    let bad = stats.endpoint("bad").unwrap();
+    assert_eq!((bad.state, bad.successes, bad.failures), (EndpointState::Serving, 10, 0));
 }

@@ -10,13 +10,13 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    Attempts, Balance, Builder, Direct, Endpoint, Health,
-    call::AtHead,
+    Attempts, Balance, Builder, Endpoint, Health,
+    call::{AtHead, Implied},
     discover,
     health::{Overload, PanicMode},
-    http::{AtBodyEnd, Grpc},
+    http::{Grpc, GrpcChannel},
     observe::{EndpointState, EndpointStats},
-    policy::SmoothWeighted,
+    policy::{RoundRobin, SmoothWeighted},
 };
 use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -34,7 +34,7 @@ use tonic_health::pb::{
 
 use crate::servers::{Server, soon, until};
 
-type Followed<E = AtBodyEnd> = Balance<Direct<Channel>, SmoothWeighted, (), Grpc, E>;
+type Followed<J = Implied> = Balance<GrpcChannel<Channel>, SmoothWeighted, (), J>;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -76,9 +76,9 @@ impl Site {
         *self.deed.lock().unwrap() = deed;
     }
 
-    fn entry(&self) -> (&'static str, Endpoint<Direct<Channel>>) {
+    fn entry(&self) -> (&'static str, Endpoint<GrpcChannel<Channel>>) {
         let channel = transport::Endpoint::from_shared(self.server.url()).unwrap();
-        (self.server.name(), Endpoint::new(Direct(channel.connect_lazy())))
+        (self.server.name(), Endpoint::new(GrpcChannel(channel.connect_lazy())))
     }
 }
 
@@ -104,11 +104,11 @@ fn answer(name: &str, deed: Deed) -> Response<UnsyncBoxBody<Bytes, Infallible>> 
     response.body(StreamBody::new(stream::iter(messages).chain(end)).boxed_unsync()).unwrap()
 }
 
-fn builder(health: Health) -> Builder<Grpc, AtBodyEnd> {
-    Builder::new().health(health).classify(Grpc::new()).ends(AtBodyEnd::new()).starting_at(0)
+fn builder(health: Health) -> Builder {
+    Builder::new().health(health).starting_at(0)
 }
 
-fn balance<E: Clone>(builder: Builder<Grpc, E>, sites: &[Site]) -> Followed<E> {
+fn balance<J: Clone>(builder: Builder<J>, sites: &[Site]) -> Followed<J> {
     let endpoints = discover::list(sites.iter().map(Site::entry));
     builder.balance(endpoints, SmoothWeighted::new()).unwrap()
 }
@@ -119,7 +119,7 @@ fn strict() -> Health {
     health.base_ejection(LONG).max_ejection(LONG)
 }
 
-fn stats<E>(service: &Followed<E>, name: &str) -> EndpointStats {
+fn stats<J>(service: &Followed<J>, name: &str) -> EndpointStats {
     let stats = service.stats();
     stats.endpoints.iter().for_each(crate::body_bed::assert_sums);
     stats.endpoint(name).unwrap().clone()
@@ -210,10 +210,10 @@ async fn a_server_that_fails_in_its_trailers_only_is_ejected() {
 }
 
 #[tokio::test]
-async fn by_default_what_the_trailers_say_is_not_seen() {
+async fn at_the_head_what_the_trailers_say_is_not_seen() {
     let sites = ["a"].map(Site::new);
     sites[0].act(Deed { code: Code::Internal, ..WELL });
-    let at_head = builder(strict()).ends(AtHead::default());
+    let at_head = builder(strict()).judge(AtHead::new(Grpc::new()));
     let service = balance(at_head, &sites);
     assert_eq!(check(service.clone()).await.unwrap_err().code(), Code::Internal);
     assert_eq!((stats(&service, "a").successes, stats(&service, "a").failures), (1, 0));
@@ -353,4 +353,32 @@ async fn an_interceptor_that_refuses_makes_no_call() {
     assert_eq!(sites[0].server.requests(), 0);
     assert_eq!(check(service.clone()).await.unwrap(), "a");
     assert_eq!((stats(&service, "a").picks, stats(&service, "a").successes), (1, 1));
+}
+
+/// A field as a program has it, with nothing said of judges.
+struct Program {
+    client: HealthClient<Balance<GrpcChannel<Channel>, RoundRobin>>,
+}
+
+#[tokio::test]
+async fn by_default_a_server_that_answers_unavailable_is_ejected() {
+    for (in_head, messages) in [(true, 0), (false, 0), (false, 1)] {
+        let sites = ["a", "b"].map(Site::new);
+        sites[1].act(Deed { code: Code::Unavailable, in_head, messages, ..WELL });
+        let endpoints = discover::list(sites.iter().map(Site::entry));
+        let balance = Balance::new(endpoints, RoundRobin::new());
+        soon(balance.ready_when(2)).await.unwrap();
+        let mut program = Program { client: HealthClient::new(balance.clone()) };
+        let mut codes = HashMap::new();
+        for _ in 0..20 {
+            let result = soon(program.client.check(HealthCheckRequest::default())).await;
+            let code = result.map_or_else(|status| status.code(), |_| Code::Ok);
+            *codes.entry(code as i32).or_default() += 1;
+        }
+        let want = HashMap::from([(Code::Ok as i32, 15), (Code::Unavailable as i32, 5)]);
+        assert_eq!(codes, want, "{in_head} {messages}");
+        let stats = balance.stats();
+        let b = stats.endpoint("b").unwrap();
+        assert_eq!((b.state, b.failures, b.picks), (EndpointState::Ejected, 5, 5), "{stats}");
+    }
 }

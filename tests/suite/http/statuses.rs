@@ -16,7 +16,7 @@ use counterpoise::{
     health::{Overload, PanicMode},
     http::{AtBodyEnd, GoodHead, Origin, Status, Tracked},
     observe::{EndpointState, EndpointStats},
-    policy::{LeastRequest, PeakEwma, Pick, Policy, RoundRobin, SmoothWeighted},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{
@@ -37,7 +37,7 @@ use crate::{
 pub(crate) type Client = HyperClient<HttpConnector, Empty<Bytes>>;
 pub(crate) type Ask = Request<Empty<Bytes>>;
 pub(crate) type Followed = Tracked<Incoming, GoodHead>;
-pub(crate) type Http<P> = BalanceLayer<Origin, P, Status, AtBodyEnd>;
+pub(crate) type Http<P> = BalanceLayer<Origin, P, AtBodyEnd<Status>>;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -76,7 +76,7 @@ pub(crate) fn client() -> Client {
 /// Returns a layer whose members are there.
 pub(crate) async fn layer<P: Policy>(health: Health, policy: P, servers: &[Server]) -> Http<P> {
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    let builder = Builder::new().health(health).classify(Status::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
     let layer = builder.starting_at(0).seed(1).layer(endpoints, policy).unwrap();
     until(|| layer.stats().counts.members == servers.len()).await;
     layer
@@ -95,7 +95,7 @@ pub(crate) fn stats<P: Policy>(layer: &Http<P>, name: &str) -> EndpointStats {
 }
 
 /// What callers have: one retry, with a time limit for each attempt.
-pub(crate) fn stack<P: Pick<Ask>>(
+pub(crate) fn stack<P: Policy<Picker: Picker<Ask>>>(
     layer: &Http<P>,
     limit: Duration,
 ) -> impl Service<Ask, Response = Response<Followed>, Error = BoxError, Future: Send> + Clone + use<P>

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use counterpoise::{
     BoxError, Health,
     observe::EndpointState,
-    policy::{LeastRequest, PeakEwma, Pick, RoundRobin},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin},
 };
 use futures::{FutureExt, StreamExt, future::join_all, stream};
 use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -70,7 +70,7 @@ fn fast(name: &'static str, clock: &Clock) -> Server {
 /// others have given many answers. Returns its share of the calls.
 async fn share_of_slow<P>(policy: P) -> usize
 where
-    P: Pick<Ask> + 'static,
+    P: Policy<Picker: Picker<Ask>> + 'static,
 {
     let clock = Clock::new(0);
     let servers = [fast("a", &clock), fast("b", &clock), slow("c", &clock, 300)];

@@ -11,7 +11,7 @@ use allocation_counter::measure;
 use counterpoise::{
     Balance, Builder, Direct, Endpoint, Health, Outcome, discover,
     health::{LatencyWeights, OutlierDetection, SlowStart},
-    policy::{LeastRequest, PeakEwma, Pick, Policy, RoundRobin, WeightedRandom},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin, WeightedRandom},
 };
 use futures::{FutureExt, channel::oneshot};
 use tokio::time::advance;
@@ -173,7 +173,7 @@ async fn costs_are_positive_numbers_at_the_ends_of_time() {
 // ===== weights =====
 
 /// Sums of weights beyond 2^63: nobody is out of range, everybody has a share.
-async fn heavy<P: Pick<()> + Policy>(policy: P) {
+async fn heavy<P: Policy<Picker: Picker<()>> + Policy>(policy: P) {
     const N: usize = 33_000;
     let weight = |i: usize| if i == 7 { 1 } else { u32::MAX };
     let list = discover::list((0..N).map(|i| (i, idle().weight(weight(i)))));
@@ -205,7 +205,7 @@ async fn sums_of_weights_beyond_63_bits() {
 // ===== memory =====
 
 /// A call allocates nothing of ours, whatever is measured, and whatever reads it.
-async fn frugal<P: Pick<()>>(policy: P) {
+async fn frugal<P: Policy<Picker: Picker<()>>>(policy: P) {
     let health = Health::new()
         .outlier_detection(OutlierDetection::new().slower_than(2.0))
         .latency_weights(LatencyWeights::new())

@@ -11,7 +11,9 @@ use std::{
 use counterpoise::{
     Attempts, Balance, Builder, Direct, Endpoint, Health, Outcome, discover,
     health::CapacityChange,
-    policy::{Choice, LeastRequest, PeakEwma, Pick, Policy, RoundRobin, Turn, View},
+    policy::{
+        LeastRequest, Members, PeakEwma, PickContext, PickResult, Picker, Policy, RoundRobin,
+    },
 };
 use futures::{FutureExt, future::join_all};
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -20,7 +22,7 @@ use crate::{
     bed::{SECOND, eject3},
     fleet::{Fleet, Job, Running, is_likely},
     probes::{Gate, Probe},
-    support::{Act, Answer, Broken, settle},
+    support::{Act, Answer, Broken, picked, settle},
 };
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
@@ -30,7 +32,11 @@ fn healthless() -> Builder {
 }
 
 /// Opens calls that hang at this endpoint.
-async fn hold<P: Pick<Job>>(fleet: &mut Fleet<P>, at: &'static str, n: usize) -> Vec<Running<P>> {
+async fn hold<P: Policy<Picker: Picker<Job>>>(
+    fleet: &mut Fleet<P>,
+    at: &'static str,
+    n: usize,
+) -> Vec<Running<P>> {
     let others: Vec<_> = fleet.sites.keys().copied().filter(|&name| name != at).collect();
     for name in &others {
         assert_eq!(fleet.balance.set_capacity(name, 0.0), CapacityChange::Applied);
@@ -45,7 +51,7 @@ async fn hold<P: Pick<Job>>(fleet: &mut Fleet<P>, at: &'static str, n: usize) ->
     calls
 }
 
-async fn b19_two<P: Pick<Job>>(policy: impl Fn() -> P) {
+async fn b19_two<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     for seed in 0..64 {
         let builder = healthless().seed(seed).classify(Default::default());
         let mut fleet = Fleet::with(builder, policy(), &FIVE[..2]).await;
@@ -74,7 +80,7 @@ async fn b19_the_only_endpoint_is_taken_without_a_loop() {
 
 /// Returns the first and the second candidate of each of so many picks. The first one is who is
 /// taken from the idle; the second, who is taken while the first is busy.
-async fn pairs<P: Pick<Job>>(
+async fn pairs<P: Policy<Picker: Picker<Job>>>(
     policy: impl Fn() -> P,
     set: &[(&'static str, u32)],
     picks: usize,
@@ -86,7 +92,10 @@ async fn pairs<P: Pick<Job>>(
         let held = hold(&mut fleet, name, 1).await;
         busy.push((fleet, held));
     }
-    let pick = |fleet: &Fleet<P>| fleet.balance.preview(&Job::None).unwrap();
+    let pick = |fleet: &Fleet<P>| {
+        let name = picked(&fleet.balance, Job::None).unwrap();
+        set.iter().position(|&(endpoint, _)| *endpoint == *name).unwrap()
+    };
     let mut pairs = Vec::new();
     for _ in 0..picks {
         let first = pick(&idle);
@@ -106,7 +115,7 @@ fn chi_square(pairs: &[(usize, usize)], n: usize) -> f64 {
     missing + counts.values().map(|&c| (f64::from(c) - expected).powi(2) / expected).sum::<f64>()
 }
 
-async fn b20_uniform<P: Pick<Job>>(policy: impl Fn() -> P) {
+async fn b20_uniform<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let pairs = pairs(policy, &FIVE, 8_000).await;
     assert!(pairs.iter().all(|(first, second)| first != second));
     // 19 degrees of freedom: above 43.8 by chance once in a thousand times.
@@ -120,7 +129,7 @@ async fn b20_of_equal_weights_every_pair_is_as_likely() {
     b20_uniform(PeakEwma::new).await;
 }
 
-async fn b20_weighted<P: Pick<Job>>(policy: impl Fn() -> P) {
+async fn b20_weighted<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let weights = [1.0, 1.0, 2.0, 4.0];
     let set = [("a", 1), ("b", 1), ("c", 2), ("d", 4)];
     let pairs = pairs(policy, &set, 8_000).await;
@@ -183,18 +192,21 @@ async fn b20_under_load_calls_are_held_in_proportion_to_the_weights() {
 struct Filled(LeastRequest, Arc<AtomicBool>);
 
 impl Policy for Filled {
-    type Table = <LeastRequest as Policy>::Table;
+    type Picker = FilledPicker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&Self::Table>) -> Self::Table {
-        self.0.compile(view, previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&FilledPicker>) -> FilledPicker {
+        let inner = self.0.build(members, previous.map(|picker| &picker.0));
+        FilledPicker(inner, Arc::clone(&self.1))
     }
 }
 
-impl Pick<Job> for Filled {
-    fn pick(&self, table: &Self::Table, job: &Job, turn: &Turn<'_>) -> Choice {
+struct FilledPicker(<LeastRequest as Policy>::Picker, Arc<AtomicBool>);
+
+impl Picker<Job> for FilledPicker {
+    fn pick(&self, job: &Job, cx: &PickContext<'_>) -> PickResult {
         match self.1.load(Ordering::Relaxed) {
-            true => self.0.pick(table, job, turn),
-            false => Choice::Any,
+            true => self.0.pick(job, cx),
+            false => PickResult::Any,
         }
     }
 }
@@ -216,12 +228,13 @@ async fn b20_at_ten_thousand_endpoints_two_are_looked_at() {
         drop(held.swap_remove(5_000));
         assert_eq!(fleet.stats("n5000").in_flight, 0);
         full.store(true, Ordering::Relaxed);
-        let idle = (0..picks).filter(|_| fleet.balance.preview(&Job::None) == Some(5_000)).count();
+        let picked = || picked(&fleet.balance, Job::None).unwrap();
+        let idle = (0..picks).filter(|_| *picked() == *"n5000").count();
         assert!(want.contains(&idle), "{idle} of {picks}");
     }
 }
 
-async fn b76<P: Pick<Job>>(policy: impl Fn() -> P) {
+async fn b76<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let policy = policy();
     let mut fleet = Fleet::new(healthless(), policy, &FIVE[..2]).await;
     fleet.handle.remove(&"b");
@@ -298,14 +311,19 @@ async fn b82_calls_that_wait_for_readiness_count() {
     handle.insert("b", probes[1].endpoint());
     settle().await;
     for held in 0..5 {
-        assert_eq!(balance.preview(&()), Some(1), "5 wait at the other, {held} run here");
+        assert_eq!(
+            picked(&balance, ()).as_deref(),
+            Some("b"),
+            "5 wait at the other, {held} run here"
+        );
         waiting.push(spawn(balance.call(())));
     }
     waiting.push(spawn(balance.call(())));
-    let first = balance.preview(&());
+    let first = picked(&balance, ());
     waiting.push(spawn(balance.call(())));
-    let looked = [first, balance.preview(&())];
-    assert!(looked.contains(&Some(0)), "5 and 5: both are as good, and 7 are too many: {looked:?}");
+    let looked = [first, picked(&balance, ())];
+    // "a" is not ready: a call that picks it is not sent.
+    assert!(looked.contains(&None), "5 and 5: both are as good, and 7 are too many: {looked:?}");
 }
 
 /// As the case has it: the endpoint takes the call at once, and the connection is what is slow.
@@ -329,7 +347,7 @@ fn shedding(
     Endpoint::new(Direct(tower::util::BoxCloneSyncService::new(shed)))
 }
 
-async fn b110<P: Pick<()>>(policy: P, health: Health) -> (Vec<bool>, usize) {
+async fn b110<P: Policy<Picker: Picker<()>>>(policy: P, health: Health) -> (Vec<bool>, usize) {
     let probes = [Probe::gated("a", Gate::Open), Probe::gated("b", Gate::Open)];
     probes[0].act(Act::Hang);
     let (handle, changes) = discover::channel();

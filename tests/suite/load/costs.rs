@@ -3,14 +3,15 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use counterpoise::{
     Builder, Health,
-    policy::{Choice, LeastRequest, PeakEwma, Pick, Policy, Signals, Turn, View},
+    call::AtHead,
+    policy::{LeastRequest, Members, Needs, PeakEwma, PickContext, PickResult, Picker, Policy},
 };
 use futures::{FutureExt, future::join_all};
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -19,17 +20,17 @@ use tokio::time::{advance, sleep};
 use crate::{
     bed::{MILLISECOND, SECOND},
     fleet::{Fleet, Job, Push, is_likely},
-    support::Act,
+    support::{Act, picked},
 };
 
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("n", 1)];
 
-fn seeded(seed: u64) -> Builder<Push> {
+fn seeded(seed: u64) -> Builder<AtHead<Push>> {
     Builder::new().health(Health::off()).seed(seed).starting_at(seed).classify(Push(None))
 }
 
 /// Returns how many of a thousand calls go to who fails at once, beside who works slowly.
-async fn b78<P: Pick<Job>>(policy: P, seed: u64, failing: Act) -> usize {
+async fn b78<P: Policy<Picker: Picker<Job>>>(policy: P, seed: u64, failing: Act) -> usize {
     let mut fleet = Fleet::with(seeded(seed), policy, &FIVE[..2]).await;
     fleet.act("a", failing);
     fleet.act("b", Act::After(100 * MILLISECOND));
@@ -74,7 +75,7 @@ async fn b78_failing_fast_attracts_nothing_before_any_call_has_succeeded() {
 }
 
 /// Returns the share of `a` in a hundred calls, so long after it failed once.
-async fn b79<P: Pick<Job>>(policy: P, seconds: u32) -> usize {
+async fn b79<P: Policy<Picker: Picker<Job>>>(policy: P, seconds: u32) -> usize {
     let mut fleet = Fleet::with(seeded(7), policy, &FIVE[..2]).await;
     fleet.act("a", Act::Err);
     while fleet.stats("a").failures == 0 {
@@ -180,27 +181,39 @@ async fn with_like_latencies_the_shares_are_the_weights() {
 /// Sends calls where the test says, and notes what each endpoint costs.
 #[derive(Debug, Clone)]
 struct Spy {
-    signals: Signals,
+    needs: Needs,
     next: Arc<AtomicUsize>,
+    /// Whether requests are refused, once the costs are noted.
+    looks: Arc<AtomicBool>,
     costs: Arc<Mutex<Vec<Duration>>>,
 }
 
 impl Policy for Spy {
-    type Table = usize;
+    type Picker = SpyPicker;
 
-    fn compile(&self, view: &View<'_>, _previous: Option<&usize>) -> usize {
-        view.members().len()
+    fn build(&self, members: &Members<'_>, _previous: Option<&SpyPicker>) -> SpyPicker {
+        SpyPicker { spy: self.clone(), members: members.len() }
     }
 
-    fn signals(&self) -> Option<Signals> {
-        Some(self.signals)
+    fn needs(&self) -> Needs {
+        self.needs
     }
 }
 
-impl<Req> Pick<Req> for Spy {
-    fn pick(&self, members: &usize, _request: &Req, turn: &Turn<'_>) -> Choice {
-        *self.costs.lock().unwrap() = (0..*members).map(|index| turn.latency(index)).collect();
-        Choice::Member(self.next.load(Ordering::SeqCst))
+struct SpyPicker {
+    spy: Spy,
+    members: usize,
+}
+
+impl<Req> Picker<Req> for SpyPicker {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        let costs = (0..self.members).map(|index| cx.latency(index)).collect();
+        *self.spy.costs.lock().unwrap() = costs;
+        if self.spy.looks.load(Ordering::SeqCst) {
+            PickResult::Refuse("a look")
+        } else {
+            PickResult::Member(self.spy.next.load(Ordering::SeqCst))
+        }
     }
 }
 
@@ -234,15 +247,17 @@ struct Spied {
 
 impl Spied {
     async fn new(penalty: Option<Duration>, wait: Option<Duration>) -> Self {
-        let signals = Signals::latency(10 * SECOND);
-        let signals = penalty.map_or(signals, |penalty| signals.penalty(penalty));
-        let spy = Spy { signals, next: Arc::default(), costs: Arc::default() };
+        let needs = Needs::latency(10 * SECOND);
+        let needs = penalty.map_or(needs, |penalty| needs.penalty(penalty));
+        let spy = Spy { needs, next: Arc::default(), looks: Arc::default(), costs: Arc::default() };
         let builder = seeded(1).classify(Push(wait));
         Self { fleet: Fleet::with(builder, spy.clone(), &FIVE[..3]).await, spy }
     }
 
     fn cost(&self, index: usize) -> Duration {
-        self.fleet.balance.preview(&Job::None);
+        self.spy.looks.store(true, Ordering::SeqCst);
+        assert_eq!(picked(&self.fleet.balance, Job::None), None);
+        self.spy.looks.store(false, Ordering::SeqCst);
         self.spy.costs.lock().unwrap()[index]
     }
 

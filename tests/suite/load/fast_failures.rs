@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use counterpoise::{
     Balance, Builder, Health,
-    policy::{LeastRequest, PeakEwma, Pick},
+    policy::{LeastRequest, PeakEwma, Picker, Policy},
 };
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -44,7 +44,7 @@ async fn share_of_failing(seed: u64, one_in: u64, peak: u32) -> (usize, usize) {
 
 /// Has so many callers call without a pause for ten seconds; `b` fails at once, and the others
 /// take five milliseconds. Returns how many calls `b` gets in a thousand.
-async fn share_of_failing_under<P: Pick<()>>(callers: usize, policy: P) -> usize {
+async fn share_of_failing_under<P: Policy<Picker: Picker<()>>>(callers: usize, policy: P) -> usize {
     let sites = Sites::new(&NAMES);
     let builder = Builder::new().health(Health::off()).seed(7).starting_at(0);
     let balance = builder.balance(sites.list(&NAMES), policy).unwrap();

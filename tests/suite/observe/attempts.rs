@@ -5,7 +5,7 @@ use std::sync::Arc;
 use counterpoise::{
     Attempts, Builder, Health, discover,
     error::ErrorKind,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use tower::ServiceExt;
 
@@ -18,7 +18,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn b116_an_error_names_its_endpoint_and_keeps_its_cause() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         sites["b"].act(Act::Err);
         let list = sites.list(&["a", "b"]);
@@ -37,7 +37,7 @@ async fn b116_an_error_names_its_endpoint_and_keeps_its_cause() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_an_error_of_nobody_counts_what_there_was() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set([
@@ -73,7 +73,7 @@ async fn b116_an_error_of_nobody_counts_what_there_was() {
 
 #[tokio::test(start_paused = true)]
 async fn b116_attempts_tell_who_answered() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let list = sites.list(&["a", "b"]);
         let balance = Builder::new().starting_at(0).balance(list, policy).unwrap();

@@ -19,7 +19,7 @@ use counterpoise::{
     event::Cause,
     health::{LatencyWeights, OutlierDetection, Overload, SlowStart},
     observe::{EndpointState, EndpointStats},
-    policy::{LeastRequest, PeakEwma, Pick, RoundRobin, SmoothWeighted},
+    policy::{LeastRequest, PeakEwma, Picker, Policy, RoundRobin, SmoothWeighted},
 };
 use futures::future::FutureExt;
 use tokio::time::advance;
@@ -139,7 +139,7 @@ fn everything() -> Health {
 type Stories = Arc<Mutex<(BTreeMap<Arc<str>, Story>, Vec<String>)>>;
 
 /// Calls, drops, push-back, capacities, weights, membership, checks and comparisons at once.
-async fn storm<P: Pick<()>>(policy: P) {
+async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let stories = Stories::default();
     let seen = Arc::clone(&stories);
     let built = Arc::new(OnceLock::new());

@@ -244,7 +244,8 @@ async fn the_steps_of_a_slow_start_are_not_told_and_those_by_latency_are() {
 
 #[tokio::test(start_paused = true)]
 async fn a_listener_may_look_at_the_balancer_and_change_it() {
-    type Inner = Balance<Direct<crate::fleet::Worker>, RoundRobin, (), Push>;
+    type Inner =
+        Balance<Direct<crate::fleet::Worker>, RoundRobin, (), counterpoise::call::AtHead<Push>>;
     let (log, inner) = (Log::default(), Arc::new(OnceLock::<Inner>::new()));
     let listener = {
         let inner = Arc::clone(&inner);

@@ -4,8 +4,9 @@ use std::any::type_name;
 
 use counterpoise::{
     Builder, Health,
+    call::AtHead,
     health::{LatencyWeights, OutlierDetection, SlowStart},
-    policy::Pick,
+    policy::{Picker, Policy},
 };
 use futures::join;
 use tokio::time::advance;
@@ -23,11 +24,15 @@ fn health() -> Health {
     health.slow_start(SlowStart::new(3 * SECOND))
 }
 
-fn builder(health: Health) -> Builder<Push> {
+fn builder(health: Health) -> Builder<AtHead<Push>> {
     Builder::new().health(health).seed(11).starting_at(4).classify(Push(None))
 }
 
-async fn unmoved<P: Pick<Job>>(policy: impl Fn() -> P, health: Health, looks: u32) {
+async fn unmoved<P: Policy<Picker: Picker<Job>>>(
+    policy: impl Fn() -> P,
+    health: Health,
+    looks: u32,
+) {
     let mut seen = Fleet::with(builder(health.clone()), policy(), &SET[..3]).await;
     let mut unseen = Fleet::with(builder(health), policy(), &SET[..3]).await;
     for step in 0..600 {
@@ -46,7 +51,7 @@ async fn unmoved<P: Pick<Job>>(policy: impl Fn() -> P, health: Health, looks: u3
 }
 
 /// What the endpoints do, by the step.
-fn act_all<P: Pick<Job>>(seen: &Fleet<P>, unseen: &Fleet<P>, step: u32) {
+fn act_all<P: Policy<Picker: Picker<Job>>>(seen: &Fleet<P>, unseen: &Fleet<P>, step: u32) {
     let joined = if step < 100 { 3 } else { 4 };
     let acts = [Act::Ok, Act::After(MILLISECOND), Act::Err, Act::Ok, Act::Reject, Act::Ok];
     for (at, (name, _)) in (0..).zip(SET).take(joined) {

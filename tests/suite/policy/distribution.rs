@@ -6,8 +6,8 @@ use std::any::type_name;
 use counterpoise::{
     Builder,
     policy::{
-        LeastRequest, ModuloRoundRobin, PeakEwma, Pick, Random, RoundRobin, SmoothWeighted,
-        WeightedRandom,
+        LeastRequest, ModuloRoundRobin, PeakEwma, Picker, Policy, Random, RoundRobin,
+        SmoothWeighted, WeightedRandom,
     },
 };
 use tokio::time::advance;
@@ -33,7 +33,7 @@ fn names(range: std::ops::Range<usize>) -> Vec<(&'static str, u32)> {
 type Before = std::collections::BTreeMap<&'static str, usize>;
 
 /// A phase: calls, among which the set changes at regular distances.
-struct Phase<P: Pick<Job>> {
+struct Phase<P: Policy<Picker: Picker<Job>>> {
     fleet: Fleet<P>,
     before: Before,
     calls: usize,
@@ -41,7 +41,7 @@ struct Phase<P: Pick<Job>> {
     optimal: std::collections::BTreeMap<&'static str, f64>,
 }
 
-impl<P: Pick<Job>> Phase<P> {
+impl<P: Policy<Picker: Picker<Job>>> Phase<P> {
     async fn new(policy: P, servers: usize) -> Self {
         let builder = Builder::new().health(eject1());
         let fleet = Fleet::new(builder, policy, &names(0..servers)).await;
@@ -85,7 +85,7 @@ impl<P: Pick<Job>> Phase<P> {
     }
 }
 
-async fn servers_deploy<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn servers_deploy<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut phase = Phase::new(policy, SERVERS).await;
     // In thirds: new ones come, old ones go.
     for third in 0..3 {
@@ -102,7 +102,7 @@ async fn servers_deploy<P: Pick<Job>>(_: Sharing, policy: P) {
     phase.check("after a deploy");
 }
 
-async fn servers_restart<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn servers_restart<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut phase = Phase::new(policy, SERVERS).await;
     // Each leaves and joins again, under its name.
     for (name, weight) in names(0..SERVERS) {
@@ -114,7 +114,7 @@ async fn servers_restart<P: Pick<Job>>(_: Sharing, policy: P) {
     phase.check("restarts");
 }
 
-async fn set_shrinks<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn set_shrinks<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut phase = Phase::new(policy, SERVERS).await;
     for (name, _) in names(0..SERVERS - 3) {
         phase.fleet.leave(name).await;
@@ -125,7 +125,7 @@ async fn set_shrinks<P: Pick<Job>>(_: Sharing, policy: P) {
     phase.check("after a shrink");
 }
 
-async fn set_expands<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn set_expands<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut phase = Phase::new(policy, 3).await;
     for (name, weight) in names(3..SERVERS) {
         phase.fleet.join(name, weight).await;
@@ -136,7 +136,7 @@ async fn set_expands<P: Pick<Job>>(_: Sharing, policy: P) {
     phase.check("after an expansion");
 }
 
-async fn failures_and_returns<P: Pick<Job>>(_: Sharing, policy: P) {
+async fn failures_and_returns<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     let mut phase = Phase::new(policy, SERVERS).await;
     // One fails for a while: its share goes to all others, not to a neighbour.
     let (victim, _) = names(4..5)[0];
@@ -165,7 +165,7 @@ contract! {
 }
 
 /// A hundred clients with few calls each start up at once, as in B16: together they are fair.
-async fn clients_deploy<P: Pick<Job>>(policy: impl Fn() -> P) {
+async fn clients_deploy<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let (mut first, mut all) = (Before::new(), Before::new());
     let servers = names(0..4);
     for seed in 0..100 {
@@ -194,7 +194,7 @@ async fn b16_many_clients_that_start_overload_nobody() {
 
 /// Rebuilds after every two calls, as in B14, with one endpoint at half its capacity: always,
 /// or by turns.
-async fn rebuilt<P: Pick<Job>>(policy: P, by_turns: bool) -> Vec<usize> {
+async fn rebuilt<P: Policy<Picker: Picker<Job>>>(policy: P, by_turns: bool) -> Vec<usize> {
     let set = names(0..6);
     let builder = Builder::new().seed(1).classify(Push(None));
     let mut fleet = Fleet::with(builder, policy, &set).await;

@@ -11,7 +11,7 @@ use std::{
 use counterpoise::{
     Balance, Builder, Health, discover,
     error::ErrorKind,
-    policy::{BoxPolicy, Choice, Pick, Policy, Turn, View},
+    policy::{BoxPolicy, Members, PickContext, PickResult, Picker, Policy},
 };
 use tower::{Service, ServiceExt};
 
@@ -25,12 +25,12 @@ use crate::{
 /// A policy that does what the test says, and counts how often it is asked.
 #[derive(Clone)]
 struct Says {
-    choose: fn(&Turn<'_>, usize) -> Choice,
+    choose: fn(&PickContext<'_>, usize) -> PickResult,
     asked: Arc<AtomicUsize>,
 }
 
 impl Says {
-    fn new(choose: fn(&Turn<'_>, usize) -> Choice) -> Self {
+    fn new(choose: fn(&PickContext<'_>, usize) -> PickResult) -> Self {
         Self { choose, asked: Arc::default() }
     }
 
@@ -40,20 +40,22 @@ impl Says {
 }
 
 impl Policy for Says {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        self.clone()
+    }
 }
 
-impl<Req: ?Sized> Pick<Req> for Says {
-    fn pick(&self, _table: &(), _request: &Req, turn: &Turn<'_>) -> Choice {
-        (self.choose)(turn, self.asked.fetch_add(1, Ordering::SeqCst))
+impl<Req: ?Sized> Picker<Req> for Says {
+    fn pick(&self, _request: &Req, cx: &PickContext<'_>) -> PickResult {
+        (self.choose)(cx, self.asked.fetch_add(1, Ordering::SeqCst))
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let list = discover::list([("a", site.endpoint())]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -68,7 +70,7 @@ async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
     let once = || {
         Says::new(|_, nth| {
             assert_ne!(nth, 0, "the first pick panics");
-            Choice::Any
+            PickResult::Any
         })
     };
     case(once()).await;
@@ -77,7 +79,7 @@ async fn a_policy_that_panics_in_a_pick_reaches_the_caller_and_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_index_out_of_range_is_an_error_of_the_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b"]);
         let list = sites.list(&["a", "b"]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -89,17 +91,17 @@ async fn an_index_out_of_range_is_an_error_of_the_call() {
         assert_eq!((sites["a"].calls(), sites["b"].calls()), (0, 0));
         assert_eq!(balance.stats().waiting, 0);
     }
-    case(Says::new(|_, _| Choice::Member(2))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Member(2)))).await;
+    case(Says::new(|_, _| PickResult::Member(2))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Member(2)))).await;
     let list = Sites::new(&["a"]).list(&["a"]);
-    let mut balance = Balance::new(list, Says::new(|_, _| Choice::Member(usize::MAX)));
+    let mut balance = Balance::new(list, Says::new(|_, _| PickResult::Member(usize::MAX)));
     settle().await;
     assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Policy);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_fails_with_the_reason() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let list = discover::list([("a", site.endpoint())]);
         let mut balance = Builder::new().balance(list, policy).unwrap();
@@ -109,15 +111,15 @@ async fn a_refused_request_fails_with_the_reason() {
         assert!(error.to_string().contains("not today"), "{error}");
         assert_eq!((site.calls(), balance.stats().waiting), (0, 0));
     }
-    case(Says::new(|_, _| Choice::Refuse("not today"))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Refuse("not today")))).await;
+    case(Says::new(|_, _| PickResult::Refuse("not today"))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Refuse("not today")))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_final() {
     let refuses_once = Says::new(|_, nth| match nth {
-        0 => Choice::Refuse("not today"),
-        _ => Choice::Any,
+        0 => PickResult::Refuse("not today"),
+        _ => PickResult::Any,
     });
     let site = Site::new("a");
     let list = discover::list([("a", site.endpoint())]);
@@ -129,7 +131,7 @@ async fn a_refusal_is_final() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_or_ejected_member_that_a_careless_policy_names_gets_no_call() {
-    async fn case<P: Pick<()>>(policy: P) {
+    async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b", "c"].map(|name| (name, sites[name].endpoint())));
@@ -152,15 +154,15 @@ async fn a_drained_or_ejected_member_that_a_careless_policy_names_gets_no_call()
         assert_eq!(sites["a"].calls(), 3, "a is ejected");
         assert_eq!((sites["b"].calls(), sites["c"].calls()), (100, 100), "in turn");
     }
-    case(Says::new(|_, _| Choice::Member(0))).await;
-    case(BoxPolicy::new(Says::new(|_, _| Choice::Member(0)))).await;
+    case(Says::new(|_, _| PickResult::Member(0))).await;
+    case(BoxPolicy::new(Says::new(|_, _| PickResult::Member(0)))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn any_is_a_rotation_over_the_eligible() {
     let sites = Sites::new(&["a", "b", "c"]);
     let list = sites.list(&["a", "b", "c"]);
-    let any = Says::new(|_, _| Choice::Any);
+    let any = Says::new(|_, _| PickResult::Any);
     let mut balance = Builder::new().starting_at(1).balance(list, any).unwrap();
     settle().await;
     assert_eq!(answers(&mut balance, 4).await, ["b", "c", "a", "b"]);

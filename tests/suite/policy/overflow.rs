@@ -2,7 +2,10 @@
 
 use std::any::type_name;
 
-use counterpoise::{Builder, policy::Pick};
+use counterpoise::{
+    Builder,
+    policy::{Picker, Policy},
+};
 
 use crate::table::{Numbers, each_rotation, tally};
 
@@ -15,7 +18,7 @@ fn rotation(n: usize, first: u64, calls: usize) -> Vec<usize> {
     (0..calls).map(|call| (ticket(call) % n as u64) as usize).collect()
 }
 
-async fn b01<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b01<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for first in [(1 << 31) - 2, (1 << 32) - 2, u64::MAX - 1] {
         let mut numbers = Numbers::below(3, policy(), first).await;
         let answers = numbers.take(12).await;
@@ -29,7 +32,7 @@ async fn b01_the_counter_never_goes_negative() {
     each_rotation!(b01);
 }
 
-async fn b02<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b02<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for (n, wrap) in (1..=17).flat_map(|n| WRAPS.map(|wrap| (n, wrap))) {
         let first = wrap.wrapping_sub(4);
         let mut numbers = Numbers::below(n, policy(), first).await;
@@ -44,7 +47,7 @@ async fn b02_every_size_keeps_its_order_across_every_wrap() {
     each_rotation!(b02);
 }
 
-async fn b04<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b04<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for n in [1, 2, 12] {
         let mut numbers = Numbers::new(policy(), Builder::new());
         numbers.set(0..n).await;
@@ -63,7 +66,7 @@ fn drawn(n: usize, calls: usize) -> u64 {
     if n > 1 { calls as u64 } else { 0 }
 }
 
-async fn resize<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn resize<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for wrap in WRAPS {
         for (n, m) in (1..=17).flat_map(|n| (1..=17).map(move |m| (n, m))) {
             let first = wrap.wrapping_sub(drawn(n, n));
@@ -81,7 +84,7 @@ async fn a_resize_exactly_at_a_wrap_keeps_the_order() {
     each_rotation!(resize);
 }
 
-async fn resize_around<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn resize_around<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for wrap in WRAPS {
         for size in 2..=17 {
             let (mut ticket, other) = (wrap.wrapping_sub(6), 19 - size);

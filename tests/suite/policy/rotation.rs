@@ -5,7 +5,7 @@ use std::{any::type_name, collections::HashMap, time::Duration};
 use counterpoise::{
     Balance, BalanceLayer, Builder, Direct, Health,
     error::ErrorKind,
-    policy::{ModuloRoundRobin, Pick, RoundRobin},
+    policy::{ModuloRoundRobin, Picker, Policy, RoundRobin},
 };
 use proptest::{
     collection::vec,
@@ -21,7 +21,7 @@ use crate::{
     table::{Numbers, each_rotation, tally},
 };
 
-async fn b06<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b06<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::below(12, policy(), 0).await;
     let mut next = async |set: usize, calls: usize| {
         numbers.set(0..set).await;
@@ -59,7 +59,7 @@ async fn b12_nobody_inherits_the_shares_of_two_dead_neighbours() {
     assert_eq!(names.map(|name| share(&route, name)), [300, 0, 0, 300, 300]);
 }
 
-async fn b14<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b14<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::below(6, policy(), 0).await;
     let mut answers = Vec::new();
     for round in 0..300 {
@@ -79,7 +79,7 @@ async fn b14_a_rebuild_does_not_restart_the_rotation() {
     each_rotation!(b14);
 }
 
-async fn b16<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b16<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut firsts = Vec::new();
     for seed in 0..100 {
         let mut numbers = Numbers::new(policy(), Builder::new().seed(seed));
@@ -95,7 +95,7 @@ async fn b16_many_balancers_do_not_start_in_step() {
     each_rotation!(b16);
 }
 
-async fn b16_fixed<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b16_fixed<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for seed in 0..20 {
         let mut numbers = Numbers::new(policy(), Builder::new().seed(seed).starting_at(2));
         numbers.set(0..4).await;
@@ -229,7 +229,7 @@ impl Model {
 
     /// Applies a step to the model and to the set; the window ends if it changes who is
     /// eligible.
-    async fn apply<P: Pick<()>>(&mut self, step: &Step, numbers: &Numbers<P>) {
+    async fn apply<P: Policy<Picker: Picker<()>>>(&mut self, step: &Step, numbers: &Numbers<P>) {
         let before = self.eligible();
         match *step {
             Step::Pick(_) => {}
@@ -266,7 +266,11 @@ impl Model {
     }
 }
 
-async fn play<P: Pick<()>>(policy: P, first: u64, script: &[Step]) -> Result<(), TestCaseError> {
+async fn play<P: Policy<Picker: Picker<()>>>(
+    policy: P,
+    first: u64,
+    script: &[Step],
+) -> Result<(), TestCaseError> {
     let mut numbers = Numbers::new(policy, Builder::new().starting_at(first));
     let mut model = Model { ticket: first, ..Model::default() };
     for step in script {
@@ -283,7 +287,10 @@ async fn play<P: Pick<()>>(policy: P, first: u64, script: &[Step]) -> Result<(),
 }
 
 /// Runs random scripts, the same ones each time.
-fn run_scripts<P: Pick<()>>(policy: impl Fn() -> P, steps: impl Strategy<Value = Vec<Step>>) {
+fn run_scripts<P: Policy<Picker: Picker<()>>>(
+    policy: impl Fn() -> P,
+    steps: impl Strategy<Value = Vec<Step>>,
+) {
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     // Not across 2^64: there is the one seam of sizes that are no power of two.

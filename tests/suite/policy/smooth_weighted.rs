@@ -1,6 +1,6 @@
 //! Smooth weighted round robin: nginx's sequence, its bounds, and its changes.
 
-use std::{collections::HashSet, sync::Arc, thread, time::Duration};
+use std::{collections::HashSet, thread, time::Duration};
 
 use counterpoise::{
     Builder, Health,
@@ -10,7 +10,7 @@ use counterpoise::{
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::table::{Fail, Table};
+use crate::table::{Fail, Table, pick};
 
 /// The plain rule: O(n) for each pick.
 struct Oracle {
@@ -329,13 +329,13 @@ fn b33_raising_a_weight_is_no_spike() {
 fn counts_are_exact_under_threads() {
     let weights = [5, 3, 1, 1];
     let table = smooth(&weights);
-    let balance = Arc::new(table.balance.clone());
+    let balance = table.balance.clone();
     let threads: Vec<_> = (0..4)
         .map(|_| {
-            let balance = Arc::clone(&balance);
+            let mut balance = balance.clone();
             thread::spawn(move || {
                 let mut counts = [0_usize; 4];
-                (0..25_000).for_each(|_| counts[balance.preview(&false).unwrap()] += 1);
+                (0..25_000).for_each(|_| counts[pick(&mut balance)] += 1);
                 counts
             })
         })
@@ -354,11 +354,11 @@ fn tapes_are_used_up_exactly_under_threads() {
     let mut want = [0; 4];
     let mut oracle = Oracle::new(&weights);
     (0..200_000).for_each(|_| want[oracle.pick()] += 1);
-    let balance = Arc::new(smooth(&weights).balance.clone());
-    let pick = |balance: Arc<counterpoise::Balance<_, _>>| {
-        move || (0..50_000).map(|_| balance.preview(&false).unwrap()).collect::<Vec<_>>()
+    let balance = smooth(&weights).balance.clone();
+    let picks = |mut balance: counterpoise::Balance<_, _>| {
+        move || (0..50_000).map(|_| pick(&mut balance)).collect::<Vec<_>>()
     };
-    let threads: Vec<_> = (0..4).map(|_| thread::spawn(pick(Arc::clone(&balance)))).collect();
+    let threads: Vec<_> = (0..4).map(|_| thread::spawn(picks(balance.clone()))).collect();
     let mut counts = [0; 4];
     for thread in threads {
         thread.join().unwrap().into_iter().for_each(|who: usize| counts[who] += 1);

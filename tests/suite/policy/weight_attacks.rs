@@ -14,8 +14,7 @@ use counterpoise::{
     Balance, Builder, Direct, Health,
     observe::EndpointState,
     policy::{
-        BoxPolicy, Choice, Pick, Policy, Random, RoundRobin, SmoothTable, SmoothWeighted, Turn,
-        View, WeightedRandom,
+        BoxPolicy, Members, Picker, Policy, Random, RoundRobin, SmoothWeighted, WeightedRandom,
     },
 };
 use futures::FutureExt;
@@ -121,9 +120,11 @@ fn a_hundred_thousand_light_endpoints_beside_the_heaviest() {
     assert!(heavy >= 1_990, "{heavy}");
 }
 
-// ===== picks that are made while a table is compiled =====
+// ===== picks that are made while a picker is built =====
 
-/// Smooth weighted, where another thread picks while a table is compiled.
+type Smooth = <SmoothWeighted as Policy>::Picker;
+
+/// Smooth weighted, where another thread picks while a picker is built.
 #[derive(Clone, Default)]
 struct Crowded {
     balance: Arc<OnceLock<Balance<Direct<Echo>, Self>>>,
@@ -132,22 +133,16 @@ struct Crowded {
 }
 
 impl Policy for Crowded {
-    type Table = SmoothTable;
+    type Picker = Smooth;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&SmoothTable>) -> SmoothTable {
-        let table = SmoothWeighted::new().compile(view, previous);
-        let Some(balance) = self.balance.get().cloned() else { return table };
+    fn build(&self, members: &Members<'_>, previous: Option<&Smooth>) -> Smooth {
+        let picker = SmoothWeighted::new().build(members, previous);
+        let Some(mut balance) = self.balance.get().cloned() else { return picker };
         let picks = self.picks.load(Ordering::Relaxed);
-        let crowd = move || (0..picks).map(|_| balance.preview(&false).unwrap()).collect();
+        let crowd = move || (0..picks).map(|_| crate::table::pick(&mut balance)).collect();
         let picked: Vec<usize> = thread::spawn(crowd).join().unwrap();
         self.picked.lock().unwrap().extend(picked);
-        table
-    }
-}
-
-impl Pick<Fail> for Crowded {
-    fn pick(&self, table: &SmoothTable, request: &Fail, turn: &Turn<'_>) -> Choice {
-        SmoothWeighted::new().pick(table, request, turn)
+        picker
     }
 }
 
@@ -188,7 +183,7 @@ struct Truth(Vec<AtomicU64>);
 
 #[test]
 fn no_pick_goes_to_an_endpoint_that_had_left_or_was_drained_before() {
-    fn check<P: Pick<Fail>>(policy: P) {
+    fn check<P: Policy<Picker: Picker<Fail>>>(policy: P) {
         let n = 8;
         let mut table = Table::new(policy, &[3; 8]);
         let truth = Arc::new(Truth((0..n).map(|_| AtomicU64::new(0)).collect()));
@@ -249,11 +244,11 @@ fn totals_follow_the_shares_while_threads_pick_and_one_reweights_to_and_fro() {
     let done = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..2)
         .map(|_| {
-            let (balance, done) = (table.balance.clone(), Arc::clone(&done));
+            let (mut balance, done) = (table.balance.clone(), Arc::clone(&done));
             thread::spawn(move || {
                 let mut counts = [0_u64; 3];
                 while !done.load(Ordering::Relaxed) {
-                    counts[balance.preview(&false).unwrap()] += 1;
+                    counts[crate::table::pick(&mut balance)] += 1;
                 }
                 counts
             })
@@ -278,7 +273,7 @@ fn totals_follow_the_shares_while_threads_pick_and_one_reweights_to_and_fro() {
 // ===== parity =====
 
 /// Plays one script of changes, failures and looks; returns who was picked.
-fn script<P: Pick<Fail>>(policy: P, looks: bool) -> Vec<usize> {
+fn script<P: Policy<Picker: Picker<Fail>>>(policy: P, looks: bool) -> Vec<usize> {
     let health = Health::new().consecutive_failures(2).max_ejected(0.5);
     let health =
         health.base_ejection(Duration::from_secs(3_600)).max_ejection(Duration::from_secs(3_600));

@@ -6,7 +6,7 @@ use counterpoise::{
     Builder, Health,
     error::ErrorKind,
     observe::EndpointState,
-    policy::{Pick, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use futures::FutureExt;
 use tower::{Service, ServiceExt};
@@ -17,7 +17,7 @@ use crate::{
     table::{Numbers, each_rotation, tally},
 };
 
-async fn b27<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b27<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::new(policy(), Builder::new().starting_at(0));
     numbers.insert(0, 0).await;
     numbers.insert(1, 0).await;
@@ -37,7 +37,7 @@ async fn b27_with_all_weights_zero_calls_fail_at_once_and_say_so() {
     each_rotation!(b27);
 }
 
-async fn b28<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b28<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::new(policy(), Builder::new().starting_at(0));
     numbers.insert(0, 0).await;
     let call = numbers.balance.ready().await.unwrap().call(());
@@ -106,7 +106,7 @@ async fn b28_a_drained_endpoint_is_not_used_in_panic() {
     assert_eq!(bed.calls("c"), 0);
 }
 
-async fn b29<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b29<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::below(2, policy(), 0).await;
     assert_eq!(tally(2, &numbers.take(10).await), [5, 5]);
     numbers.insert(1, 0).await;
@@ -150,7 +150,7 @@ async fn b30_a_recovered_endpoint_has_its_weight_and_its_full_share() {
     assert_eq!(share(&bed.route(100).await, "a"), 50);
 }
 
-async fn b31<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b31<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::new(policy(), Builder::new().starting_at(0));
     numbers.insert(0, u32::MAX).await;
     numbers.insert(1, u32::MAX).await;
@@ -165,7 +165,7 @@ async fn b31_the_largest_weights_do_not_overflow() {
     each_rotation!(b31);
 }
 
-async fn b31_many<P: Pick<()>>(policy: impl Fn() -> P) {
+async fn b31_many<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::new(policy(), Builder::new().starting_at(0));
     numbers.fill(0..10_000, u32::MAX).await;
     let answers = numbers.take(20_000).await;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Error, Health, Outcome,
+    Balance, Builder, Direct, Error, Health, Outcome,
     call::ResponseFuture,
+    call::{Implied, Judge},
     discover::{self, Handle},
-    health::ErrorsAreFailures,
     observe::{EndpointState, EndpointStats},
     policy::RoundRobin,
 };
@@ -28,10 +28,10 @@ pub(crate) fn eject1() -> Health {
 }
 
 /// Sites behind a round robin that starts at the first of them.
-pub(crate) struct Bed<K = ErrorsAreFailures> {
+pub(crate) struct Bed<J = Implied> {
     pub(crate) sites: Sites,
     pub(crate) handle: Handle<&'static str, Direct<Site>>,
-    pub(crate) balance: Balance<Direct<Site>, RoundRobin, (), K>,
+    pub(crate) balance: Balance<Direct<Site>, RoundRobin, (), J>,
 }
 
 impl Bed {
@@ -46,15 +46,15 @@ impl Bed {
     }
 }
 
-impl<K> Bed<K>
+impl<J> Bed<J>
 where
-    K: Classify<Answer, Broken> + Clone + Send + 'static,
+    J: Judge<Direct<Site>, (), Answer, Broken, Response = Answer> + Send + 'static,
 {
-    pub(crate) async fn build(names: &[&'static str], builder: Builder<K>) -> Self {
+    pub(crate) async fn build(names: &[&'static str], builder: Builder<J>) -> Self {
         Self::build_seeded(names, builder, 0).await
     }
 
-    async fn build_seeded(names: &[&'static str], builder: Builder<K>, seed: u64) -> Self {
+    async fn build_seeded(names: &[&'static str], builder: Builder<J>, seed: u64) -> Self {
         let sites = Sites::new(names);
         let (handle, changes) = discover::channel();
         for &name in names {
@@ -78,7 +78,7 @@ where
     }
 
     /// Chooses an endpoint and calls it; the answer is for the caller to wait for.
-    pub(crate) fn start(&mut self) -> ResponseFuture<(), Direct<Site>, RoundRobin, (), K> {
+    pub(crate) fn start(&mut self) -> ResponseFuture<(), Direct<Site>, RoundRobin, (), J> {
         self.balance.call(())
     }
 

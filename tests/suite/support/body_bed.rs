@@ -12,11 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    Balance, Builder, Classify, Direct, Endpoint, Error,
-    call::Ends,
+    Balance, Builder, Direct, Endpoint, Error,
+    call::Judge,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
-    policy::{Pick, Policy, RoundRobin},
+    policy::{Picker, Policy, RoundRobin},
 };
 use http_body_util::BodyExt;
 use hyper::{
@@ -106,23 +106,22 @@ pub(crate) fn reply(status: u16, body: Script) -> Reply {
 }
 
 /// Endpoints behind a balancer, which start at the first of them.
-pub(crate) struct BodyBed<K, E, P: Policy = RoundRobin> {
+pub(crate) struct BodyBed<J, P: Policy = RoundRobin> {
     pub(crate) handle: Handle<&'static str, Echo>,
-    pub(crate) balance: Balance<Echo, P, (), K, E>,
+    pub(crate) balance: Balance<Echo, P, (), J>,
 }
 
-impl<K: Clone, E: Clone> BodyBed<K, E> {
-    pub(crate) async fn new(names: &[&'static str], builder: Builder<K, E>) -> Self
+impl<J: Clone> BodyBed<J> {
+    pub(crate) async fn new(names: &[&'static str], builder: Builder<J>) -> Self
     where
-        K: Send + 'static,
-        E: Send + 'static,
+        J: Send + 'static,
     {
         Self::with(names, builder, RoundRobin::new()).await
     }
 }
 
-impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
-    pub(crate) async fn with(names: &[&'static str], builder: Builder<K, E>, policy: P) -> Self {
+impl<J: Clone, P: Policy> BodyBed<J, P> {
+    pub(crate) async fn with(names: &[&'static str], builder: Builder<J>, policy: P) -> Self {
         let (handle, changes) = discover::channel();
         for &name in names {
             handle.insert(name, endpoint());
@@ -135,9 +134,8 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     /// Makes a call; its body is the caller's.
     pub(crate) async fn call<B>(&mut self, reply: Reply) -> Result<B, Error>
     where
-        K: Classify<Response<Script>, Broken>,
-        E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.balance.call(reply).await.map(Response::into_body)
     }
@@ -145,9 +143,8 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     /// Makes a call that is answered with 200.
     pub(crate) async fn open<B>(&mut self, text: &str) -> B
     where
-        K: Classify<Response<Script>, Broken>,
-        E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         self.call(reply(200, Script::new(text))).await.unwrap()
     }
@@ -155,9 +152,8 @@ impl<K: Clone, E: Clone, P: Policy> BodyBed<K, E, P> {
     /// Makes a call that fails without a response.
     pub(crate) async fn fail<B>(&mut self)
     where
-        K: Classify<Response<Script>, Broken>,
-        E: Ends<K, Response<Script>, Broken, Response = Response<B>>,
-        P: Pick<Reply>,
+        J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>>,
+        P: Policy<Picker: Picker<Reply>>,
     {
         let reply = (Duration::ZERO, Err(Broken("the endpoint")));
         assert!(self.call(reply).await.is_err());

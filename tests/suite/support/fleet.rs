@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use counterpoise::{
     Balance, Builder, Classify, Direct, Error, Outcome,
+    call::AtHead,
     call::ResponseFuture,
     discover::{self, Handle},
     observe::{EndpointState, EndpointStats},
     policy::{
-        Pick,
+        Picker, Policy,
         affinity::{Key, Keyed},
     },
 };
@@ -120,25 +121,25 @@ impl Classify<Answer, Broken> for Push {
     }
 }
 
-pub(crate) struct Fleet<P: Pick<Job>> {
+pub(crate) struct Fleet<P: Policy<Picker: Picker<Job>>> {
     pub(crate) sites: BTreeMap<&'static str, Worker>,
     pub(crate) handle: Handle<&'static str, Direct<Worker>>,
-    pub(crate) balance: Balance<Direct<Worker>, P, (), Push>,
+    pub(crate) balance: Balance<Direct<Worker>, P, (), AtHead<Push>>,
     /// The key of the next call.
     pub(crate) next: u64,
 }
 
 /// A call that runs.
-pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), Push>;
+pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), AtHead<Push>>;
 
-impl<P: Pick<Job>> Fleet<P> {
+impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
     /// Builds over a first batch; chances are fixed unless the builder says otherwise.
     pub(crate) async fn new(builder: Builder, policy: P, set: &[(&'static str, u32)]) -> Self {
         Self::with(builder.starting_at(0).seed(1).classify(Push(None)), policy, set).await
     }
 
     pub(crate) async fn with(
-        builder: Builder<Push>,
+        builder: Builder<AtHead<Push>>,
         policy: P,
         set: &[(&'static str, u32)],
     ) -> Self {

@@ -13,13 +13,13 @@ use counterpoise::{
     Attempts, Balance, Builder, Direct, Error,
     discover::{self, Handle},
     policy::{
-        Choice, Pick, Policy, Turn, View,
+        Candidates, Members, PickContext, PickResult, Picker, Policy,
         affinity::{Key, Keyed},
     },
 };
 use tower::{Layer, Service};
 
-use crate::support::{Act, Gate, Request, Scripted};
+use crate::support::{Act, Gate, Request, Scripted, picked};
 
 /// A request.
 #[derive(Debug, Clone, Default)]
@@ -73,14 +73,14 @@ pub(crate) type Target = Direct<Desk>;
 /// A call that has not ended.
 pub(crate) type Open = Pin<Box<dyn Future<Output = Result<Arc<str>, Error>> + Send>>;
 
-pub(crate) struct KeyedBed<P: Pick<Ask>> {
+pub(crate) struct KeyedBed<P: Policy<Picker: Picker<Ask>>> {
     handle: Handle<String, Target>,
     driver: Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>,
     desks: HashMap<String, Desk>,
     pub(crate) balance: Balance<Target, P>,
 }
 
-impl<P: Pick<Ask>> KeyedBed<P> {
+impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<P> {
     pub(crate) fn new(policy: P, set: &[(&str, u32)]) -> Self {
         Self::with(Builder::new(), policy, set)
     }
@@ -235,32 +235,41 @@ impl<P> Clone for Walks<P> {
 }
 
 impl<P: Policy> Policy for Walks<P> {
-    type Table = P::Table;
+    type Picker = WalksPicker<P::Picker>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&P::Table>) -> P::Table {
-        self.policy.compile(view, previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        let inner = self.policy.build(members, previous.map(|picker| &picker.inner));
+        WalksPicker { inner, walk: Arc::clone(&self.walk) }
     }
 }
 
-impl<P: Pick<Ask>> Pick<Ask> for Walks<P> {
-    fn pick(&self, table: &P::Table, ask: &Ask, turn: &Turn<'_>) -> Choice {
-        let mut walk = self.walk.lock().unwrap();
-        walk.clear();
-        let walk = std::cell::RefCell::new(walk);
-        let _claim = self.policy.claim(table, ask, &|index| {
-            walk.borrow_mut().push(index);
-            false
-        });
-        self.policy.pick(table, ask, turn)
+pub(crate) struct WalksPicker<K> {
+    inner: K,
+    walk: Arc<Mutex<Vec<usize>>>,
+}
+
+impl<K: Picker<Ask>> Picker<Ask> for WalksPicker<K> {
+    fn pick(&self, ask: &Ask, cx: &PickContext<'_>) -> PickResult {
+        let mut walk = Vec::new();
+        let mut is_over = false;
+        while !is_over {
+            let mut part = Candidates::new();
+            self.inner.candidates(ask, cx, walk.len(), &mut part);
+            assert!(part.is_bound());
+            walk.extend(part.iter());
+            is_over = !part.is_full();
+        }
+        *self.walk.lock().unwrap() = walk;
+        self.inner.pick(ask, cx)
     }
 }
 
-impl<P: Pick<Ask>> KeyedBed<Walks<P>> {
+impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<Walks<P>> {
     /// Returns the walks of keys in the table that is in use.
     pub(crate) fn walks(&self, walks: &Walks<P>, keys: &[String]) -> Vec<Vec<String>> {
         let stats = self.balance.stats();
         let walk = |key: &String| {
-            self.balance.preview(&Ask::of(key));
+            picked(&self.balance, Ask::of(key));
             let walk = walks.walk.lock().unwrap();
             walk.iter().map(|&index| stats.endpoints[index].name.to_string()).collect()
         };
@@ -277,11 +286,10 @@ pub(crate) fn keys(n: usize) -> Vec<String> {
 /// `owners` would walk to the end for each.)
 pub(crate) fn firsts<P>(policy: &P, set: &[(&str, u32)], keys: &[String]) -> Vec<String>
 where
-    P: Pick<Ask> + Clone,
+    P: Policy<Picker: Picker<Ask>> + Clone,
 {
     let bed = KeyedBed::new(policy.clone(), set);
-    let names: Vec<_> = bed.balance.stats().endpoints.into_iter().map(|stats| stats.name).collect();
-    let first = |key: &String| names[bed.balance.preview(&Ask::of(key)).unwrap()].to_string();
+    let first = |key: &String| picked(&bed.balance, Ask::of(key)).unwrap().to_string();
     keys.iter().map(first).collect()
 }
 

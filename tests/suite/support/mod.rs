@@ -11,9 +11,14 @@ pub(crate) mod servers;
 mod service;
 pub(crate) mod table;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use counterpoise::{Direct, discover};
+use counterpoise::{
+    Attempts, Direct, discover,
+    policy::{PickContext, PickResult, Picker},
+};
+use futures::FutureExt;
+use tower::Service;
 
 pub(crate) use answer::{Answer, Broken, Text};
 pub(crate) use service::{Act, Gate, Request, Scripted};
@@ -44,6 +49,28 @@ impl std::ops::Index<&str> for Sites {
     fn index(&self, name: &str) -> &Site {
         &self.0[name]
     }
+}
+
+/// A picker that leaves the rotation to the balancer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rotation;
+
+impl<Req: ?Sized> Picker<Req> for Rotation {
+    fn pick(&self, _request: &Req, _cx: &PickContext<'_>) -> PickResult {
+        PickResult::Any
+    }
+}
+
+/// Sends a call and drops it; returns to which endpoint it was sent.
+pub(crate) fn picked<S, Req>(balance: &S, request: Req) -> Option<Arc<str>>
+where
+    S: Service<Req> + Clone,
+{
+    let attempts = Attempts::new();
+    let mut balance = balance.clone();
+    let sent = attempts.scope(async { drop(balance.call(request)) }).now_or_never();
+    assert!(sent.is_some());
+    attempts.names().into_iter().next()
 }
 
 /// Lets spawned drivers apply everything that is ready.

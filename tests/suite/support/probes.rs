@@ -11,7 +11,7 @@ use std::{
 
 use counterpoise::{
     Balance, Builder, Direct, Endpoint, discover,
-    policy::{Pick, Policy, View},
+    policy::{Members, Picker, Policy},
 };
 use futures::channel::mpsc;
 use tokio_test::task;
@@ -100,25 +100,14 @@ impl<P> Compiles<P> {
 }
 
 impl<P: Policy> Policy for Compiles<P> {
-    type Table = P::Table;
+    type Picker = P::Picker;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&P::Table>) -> P::Table {
-        if !view.members().is_empty() {
+    fn build(&self, members: &Members<'_>, previous: Option<&P::Picker>) -> P::Picker {
+        if !members.is_empty() {
             let nth = 1 + self.compiles.fetch_add(1, Ordering::SeqCst);
             assert_ne!(nth, self.panics_at, "compile {nth} fails");
         }
-        self.policy.compile(view, previous)
-    }
-}
-
-impl<Req, P: counterpoise::policy::Pick<Req>> counterpoise::policy::Pick<Req> for Compiles<P> {
-    fn pick(
-        &self,
-        table: &P::Table,
-        request: &Req,
-        turn: &counterpoise::policy::Turn<'_>,
-    ) -> counterpoise::policy::Choice {
-        self.policy.pick(table, request, turn)
+        self.policy.build(members, previous)
     }
 }
 
@@ -127,7 +116,11 @@ impl<Req, P: counterpoise::policy::Pick<Req>> counterpoise::policy::Pick<Req> fo
 pub(crate) type Probes<P> = Balance<Direct<Probe>, P>;
 
 /// Returns a balancer over probes that has seen them all.
-pub(crate) async fn over<P: Pick<()>>(builder: Builder, probes: &[&Probe], policy: P) -> Probes<P> {
+pub(crate) async fn over<P: Policy<Picker: Picker<()>>>(
+    builder: Builder,
+    probes: &[&Probe],
+    policy: P,
+) -> Probes<P> {
     let list = probes.iter().enumerate().map(|(i, probe)| (i, probe.endpoint()));
     let balance = builder.starting_at(0).balance(discover::list(list), policy).unwrap();
     settle().await;

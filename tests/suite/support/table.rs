@@ -11,7 +11,7 @@ use std::{
 use counterpoise::{
     Balance, Builder, Direct,
     discover::{self, Handle},
-    policy::Pick,
+    policy::{Picker, Policy},
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -29,13 +29,30 @@ impl Request for Fail {
     }
 }
 
-pub(crate) struct Table<P: Pick<Fail>> {
+/// Makes a call that succeeds; returns who answered.
+pub(crate) fn pick<P: Policy<Picker: Picker<Fail>>>(
+    balance: &mut Balance<Direct<Echo>, P>,
+) -> usize {
+    call(balance, false).unwrap()
+}
+
+fn call<P: Policy<Picker: Picker<Fail>>>(
+    balance: &mut Balance<Direct<Echo>, P>,
+    fail: Fail,
+) -> Result<usize, counterpoise::Error> {
+    match pin!(balance.call(fail)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("nothing here waits"),
+    }
+}
+
+pub(crate) struct Table<P: Policy<Picker: Picker<Fail>>> {
     handle: Handle<usize, Direct<Echo>>,
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     pub(crate) balance: Balance<Direct<Echo>, P>,
 }
 
-impl<P: Pick<Fail>> Table<P> {
+impl<P: Policy<Picker: Picker<Fail>>> Table<P> {
     /// Creates a table whose picks start without credit, at ticket 0.
     pub(crate) fn new(policy: P, weights: &[u32]) -> Self {
         Self::with(Builder::new().starting_at(0).seed(1), policy, weights)
@@ -91,10 +108,7 @@ impl<P: Pick<Fail>> Table<P> {
     }
 
     pub(crate) fn call(&mut self, fail: Fail) -> Result<usize, counterpoise::Error> {
-        match pin!(self.balance.call(fail)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => panic!("nothing here waits"),
-        }
+        call(&mut self.balance, fail)
     }
 
     pub(crate) fn picks(&mut self, n: usize) -> Vec<usize> {
@@ -113,12 +127,12 @@ impl<P: Pick<Fail>> Table<P> {
 pub(crate) type Number = Scripted<usize>;
 
 /// A balancer over numbers, and what changes its set.
-pub(crate) struct Numbers<P: Pick<()>> {
+pub(crate) struct Numbers<P: Policy<Picker: Picker<()>>> {
     pub(crate) handle: Handle<usize, Direct<Number>>,
     pub(crate) balance: Balance<Direct<Number>, P>,
 }
 
-impl<P: Pick<()>> Numbers<P> {
+impl<P: Policy<Picker: Picker<()>>> Numbers<P> {
     /// Builds over the empty set.
     pub(crate) fn new(policy: P, builder: Builder) -> Self {
         let (handle, changes) = discover::channel();

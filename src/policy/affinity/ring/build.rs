@@ -58,7 +58,7 @@ impl Ring {
     }
 }
 
-/// Who of a former ring is still there, with the same weight.
+/// Which members of a former ring are still there, with the same weight.
 struct Matched<'f> {
     sources: Box<[Source]>,
     gone: Vec<&'f Source>,
@@ -66,7 +66,7 @@ struct Matched<'f> {
 }
 
 impl<'f> Matched<'f> {
-    /// Matches by id; both lists are in rising order of ids. Those who stay keep their slot.
+    /// Matches by id; both lists are in rising order of ids. Those that stay keep their slot.
     fn of(members: &[Member], former: &'f RingMap) -> Self {
         let mut gone = Vec::new();
         let mut fresh = Vec::new();

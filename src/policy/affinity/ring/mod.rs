@@ -21,8 +21,8 @@ use crate::util::hash::{avalanche, crc32, sdbm, xxh64};
 /// next one.
 ///
 /// The ring is a pure function of the names and weights: not of order, history, process or
-/// platform. A change of the set moves only the keys of those who leave to others and keys
-/// of others to those who join; a change of weight only keys to or from that endpoint; an
+/// platform. A change of the set moves only the keys of those that leave to others and keys
+/// of others to those that join; a change of weight only keys to or from that endpoint; an
 /// ejection only the ejected endpoint's keys, spread over the others, until it is back.
 ///
 /// # Points
@@ -43,7 +43,7 @@ use crate::util::hash::{avalanche, crc32, sdbm, xxh64};
 /// # Cost
 ///
 /// Per pick: a hash of the key and a look-up through an index by the hash's top bits,
-/// which takes a few steps whatever the size. Per rebuild: a change of few endpoints edits
+/// which takes a few steps whatever the size. Per build: a change of few endpoints edits
 /// a copy of the ring by a merge, O(points); health changes nothing. Memory: 9 bytes per
 /// point.
 ///
@@ -72,6 +72,7 @@ pub type RingHash<A> = Keyed<A, Ring>;
 
 /// The structure of [`RingHash`].
 #[derive(Debug, Clone, Copy)]
+#[allow(unnameable_types, reason = "users name the alias")]
 pub struct Ring {
     pub(crate) kind: Kind,
     points: u32,
@@ -154,7 +155,7 @@ impl<A> RingHash<A> {
     ///
     /// Weights above 6,553 count as 6,553, or a ring would have no bounds. As in nginx an
     /// endpoint that may not be picked is passed over point by point, and
-    /// after 20 points the endpoints take turns (nginx: by weight). As in nginx an empty key is
+    /// after 20 points the endpoints are taken in turn (nginx: by weight). As in nginx an empty key is
     /// none. [`points`](Self::points) has no effect on this ring and those below.
     #[must_use]
     pub fn nginx(mut self) -> Self {
@@ -221,7 +222,10 @@ impl Ring {
     }
 }
 
-/// How many points nginx looks at before it gives up.
+/// From so many new points on, a build takes milliseconds.
+const SLOW: u64 = 50_000;
+
+/// How many points nginx tries before it gives up.
 const NGINX_POINTS: usize = 21;
 
 impl sealed::Structure for Ring {
@@ -246,10 +250,15 @@ impl sealed::Structure for Ring {
         !(key.is_empty() && matches!(self.kind, Kind::Nginx))
     }
 
-    fn is_costly(&self, changes: usize, weight: u64) -> bool {
-        let by_weight = weight.saturating_mul(self.points.into());
-        let points = by_weight.min((changes as u64).saturating_mul(self.most.into()));
-        points > 50_000 || !matches!(self.kind, Kind::Own)
+    fn slow_from(&self) -> u64 {
+        match self.kind {
+            Kind::Own => SLOW / u64::from(self.points) + 1,
+            Kind::Nginx | Kind::Envoy(_) | Kind::Haproxy(_) => 0,
+        }
+    }
+
+    fn reaches_all(&self) -> bool {
+        !matches!(self.kind, Kind::Nginx)
     }
 
     #[inline]
@@ -308,7 +317,7 @@ impl sealed::Structure for Ring {
 }
 
 /// What a slot holds that no member has.
-const NOBODY: u32 = u32::MAX;
+const VACANT: u32 = u32::MAX;
 
 impl RingMap {
     /// Makes a map whose points name the members by their order.
@@ -320,7 +329,7 @@ impl RingMap {
 
     pub(crate) fn new(circle: Circles, sources: Box<[Source]>) -> Self {
         let slots = sources.iter().map(|source| source.slot as usize + 1).max().unwrap_or(0);
-        let mut members = vec![NOBODY; slots];
+        let mut members = vec![VACANT; slots];
         for (index, source) in (0..).zip(&sources) {
             members[source.slot as usize] = index;
         }

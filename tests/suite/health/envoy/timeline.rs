@@ -3,7 +3,7 @@
 //! milliseconds.
 
 use counterpoise::{
-    Builder, Classify, Health, Outcome, Stats, error::ErrorKind, health::PanicMode,
+    Builder, Direct, Health, Outcome, Stats, call::Judge, error::ErrorKind, health::PanicMode,
     observe::EndpointState,
 };
 use serde_json::Value;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, advance};
 
 use crate::{
     bed::{Bed, MILLISECOND, refusals},
-    support::{Act, Answer, Broken},
+    support::{Act, Answer, Broken, Site},
 };
 
 const NAMES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
@@ -275,9 +275,9 @@ fn pattern(action: &Value) -> Vec<Act> {
 }
 
 /// Makes one call. It takes no time: nobody waits here for a host to be back.
-async fn call<K>(bed: &mut Bed<K>, acts: &mut [Vec<Act>]) -> Call
+async fn call<J>(bed: &mut Bed<J>, acts: &mut [Vec<Act>]) -> Call
 where
-    K: Classify<Answer, Broken> + Clone + Send + 'static,
+    J: Judge<Direct<Site>, (), Answer, Broken, Response = Answer> + Send + 'static,
 {
     NAMES.iter().zip(&*acts).for_each(|(name, acts)| bed.sites[name].act(acts[0]));
     let (began, answer) = (Instant::now(), bed.call().await);

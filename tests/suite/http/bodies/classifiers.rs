@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use bytes::Bytes;
 use counterpoise::{
     Builder, Classify, Health, Outcome,
-    call::{AtHead, Ends},
+    call::{AtHead, Judge},
     http::{
         AtBodyEnd, AtFirstData, ByTowerHttp, ClassifyBody, ClassifyEnd, Grpc, Head, Status, Tracked,
     },
@@ -15,7 +15,7 @@ use hyper::{HeaderMap, Response, body::Body};
 use tower_http::classify::{GrpcErrorsAsFailures, ServerErrorsAsFailures};
 
 use crate::{
-    body_bed::{BodyBed, Reply, Script, endings, poll, reply},
+    body_bed::{BodyBed, Echo, Reply, Script, endings, poll, reply},
     support::Broken,
 };
 
@@ -33,13 +33,12 @@ fn said((status, in_head, script, in_trailers): Answer) -> Reply {
 }
 
 /// Reads an answer to its end; spells how the call has ended.
-async fn ending<K, E, B>(classify: &K, ends: E, answer: Answer) -> String
+async fn ending<J, B>(judge: J, answer: Answer) -> String
 where
-    K: Classify<Response<Script>, Broken> + Clone + Send + 'static,
-    E: Ends<K, Response<Script>, Broken, Response = Response<B>> + Send + 'static,
+    J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Broken> + Unpin,
 {
-    let builder = Builder::new().health(Health::off()).classify(classify.clone()).ends(ends);
+    let builder = Builder::new().health(Health::off()).judge(judge);
     let mut bed = BodyBed::new(&["a"], builder).await;
     let mut body = bed.call(said(answer)).await.unwrap();
     while ['d', 't'].contains(&poll(&mut body)) {}
@@ -55,9 +54,9 @@ where
 {
     for &(answer, want) in cases {
         let endings = [
-            ending(&classify, AtHead::default(), answer).await,
-            ending(&classify, AtFirstData::new(), answer).await,
-            ending(&classify, AtBodyEnd::new(), answer).await,
+            ending(AtHead::new(classify.clone()), answer).await,
+            ending(AtFirstData::new(classify.clone()), answer).await,
+            ending(AtBodyEnd::new(classify.clone()), answer).await,
         ];
         assert_eq!(endings.concat(), want, "{answer:?}");
     }
@@ -163,13 +162,13 @@ async fn a_classifier_that_panics_fails_the_call_and_reaches_the_caller() {
     assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
     assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "F"));
 
-    let builder = Builder::new().classify(classify).ends(AtBodyEnd::new());
+    let builder = Builder::new().judge(AtBodyEnd::new(classify));
     let mut bed = BodyBed::new(&["a"], builder).await;
     let call = bed.open::<Tracked<Script, Touchy>>("d");
     assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
     assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "F"));
 
-    let builder = Builder::new().classify(Touchy { at_head: false }).ends(AtBodyEnd::new());
+    let builder = Builder::new().judge(AtBodyEnd::new(Touchy { at_head: false }));
     let mut bed = BodyBed::new(&["a"], builder).await;
     for (calls, (script, polls)) in [("d", 2), ("dt", 2), ("=d", 1), ("", 3)].iter().enumerate() {
         let mut body: Tracked<Script, Touchy> = bed.open(script).await;

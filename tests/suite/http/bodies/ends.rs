@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use counterpoise::{
     Builder, Direct,
-    call::{AtHead, Ends},
+    call::{AtHead, Judge},
     health::ErrorsAreFailures,
     http::{AtBodyEnd, AtFirstData, GoodHead, Grpc, Tracked},
     policy::{
@@ -29,25 +29,24 @@ use tower::Service;
 
 use crate::{
     bed::SECOND,
-    body_bed::{BodyBed, Reply, Script, endings, endpoint, poll, read, reply},
+    body_bed::{BodyBed, Echo, Reply, Script, endings, endpoint, poll, read, reply},
     support::{Broken, settle},
 };
 
-type Bed<E> = BodyBed<ErrorsAreFailures, E>;
 type Followed = Tracked<Script, GoodHead>;
 
-async fn bed<E: Clone + Send + 'static>(ends: E) -> Bed<E> {
-    Bed::new(&["a"], Builder::new().ends(ends)).await
+async fn bed<J: Clone + Send + 'static>(judge: J) -> BodyBed<J> {
+    BodyBed::new(&["a"], Builder::new().judge(judge)).await
 }
 
 /// Makes a call, polls its body so many times and drops it. Spells what the body yielded; how
 /// many calls were in flight after the head, each poll and the drop; and how the call ended.
-async fn trace<E, B>(ends: E, script: &str, polls: usize) -> (String, String)
+async fn trace<J, B>(judge: J, script: &str, polls: usize) -> (String, String)
 where
-    E: Ends<ErrorsAreFailures, Response<Script>, Broken, Response = Response<B>> + Send + 'static,
+    J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Broken> + Unpin,
 {
-    let mut bed = bed(ends).await;
+    let mut bed = bed(judge).await;
     let mut body = bed.open(script).await;
     let (mut frames, mut trace) = (String::new(), bed.in_flight("a").to_string());
     for _ in 0..polls {
@@ -95,20 +94,20 @@ async fn a_call_is_in_flight_until_its_rule_says_so() {
         let want = |trace: &str| (bare.clone(), trace.to_owned());
         let context = format!("{script:?}, polled {polls} times");
         assert_eq!(
-            trace(AtHead::default(), script, polls).await,
+            trace(AtHead::new(ErrorsAreFailures), script, polls).await,
             want(head),
             "{context}, at the head"
         );
-        let rule = AtFirstData::new();
+        let rule = AtFirstData::new(ErrorsAreFailures);
         assert_eq!(trace(rule, script, polls).await, want(first), "{context}, at the first data");
-        let rule = AtBodyEnd::new();
+        let rule = AtBodyEnd::new(ErrorsAreFailures);
         assert_eq!(trace(rule, script, polls).await, want(end), "{context}, at the end");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_body_says_what_it_said_without_the_balancer() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     for script in ["", "=", "dd", "=ddd", "ddt", "=dt", "d!", "=d!", ".d"] {
         let (mut bare, mut body) = (Script::new(script), bed.open::<Followed>(script).await);
         for _ in 0..6 {
@@ -122,7 +121,7 @@ async fn the_body_says_what_it_said_without_the_balancer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_held_may_outlive_its_endpoint() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     let [mut removed, forgotten] = [bed.open::<Followed>("dd").await, bed.open("dd").await];
     assert_eq!(poll(&mut removed), 'd');
     std::mem::forget(forgotten);
@@ -139,7 +138,7 @@ async fn a_body_that_is_held_may_outlive_its_endpoint() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_belongs_to_its_endpoint_when_the_service_is_replaced() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     let mut bodies = [bed.open::<Followed>("dd").await, bed.open("dd").await];
     assert_eq!(poll(&mut bodies[0]), 'd');
     bed.handle.insert("a", endpoint().weight(3));
@@ -157,7 +156,7 @@ async fn a_body_belongs_to_its_endpoint_when_the_service_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn a_body_may_outlive_the_balancer() {
     for polls in 0..4 {
-        let mut bed = bed(AtBodyEnd::new()).await;
+        let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
         let mut body = bed.open::<Followed>("dd").await;
         drop(bed);
         settle().await;
@@ -168,7 +167,7 @@ async fn a_body_may_outlive_the_balancer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_may_end_in_another_thread() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     for want in ["S", "SS"] {
         let body = bed.open::<Followed>("dd").await;
         let reading = std::thread::spawn(move || futures::executor::block_on(read(body)));
@@ -179,7 +178,7 @@ async fn a_body_may_end_in_another_thread() {
 
 #[tokio::test(start_paused = true)]
 async fn a_default_body_belongs_to_no_call() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     let body = bed.open::<Followed>("dd").await;
     let mut other = Followed::default();
     assert_eq!([poll(&mut other), poll(&mut other)], ['$', '$']);
@@ -197,7 +196,7 @@ async fn a_default_body_belongs_to_no_call() {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_can_be_boxed_collected_and_mapped() {
-    let mut bed = bed(AtBodyEnd::new()).await;
+    let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     let body = bed.call::<Followed>(reply(200, Script::grpc("d.dt", "7"))).await.unwrap();
     let boxed: UnsyncBoxBody<Bytes, Broken> = body.boxed_unsync();
     assert_eq!(bed.in_flight("a"), 1);
@@ -251,7 +250,7 @@ async fn what_the_inner_body_is_the_tracked_one_is_too() {
         tower::service_fn(async |(): ()| Ok::<_, Broken>(Response::new(Rooted::default())));
     let endpoints =
         counterpoise::discover::list([("a", counterpoise::Endpoint::new(Direct(service)))]);
-    let builder = Builder::new().ends(AtBodyEnd::new());
+    let builder = Builder::new().judge(AtBodyEnd::new(ErrorsAreFailures));
     let mut balance = builder.balance(endpoints, counterpoise::policy::RoundRobin::new()).unwrap();
     settle().await;
     let body = pin!(balance.call(()).await.unwrap().into_body());
@@ -261,7 +260,7 @@ async fn what_the_inner_body_is_the_tracked_one_is_too() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_busy_with_bodies_is_not_picked() {
-    let builder = Builder::new().ends(AtBodyEnd::new()).seed(1);
+    let builder = Builder::new().judge(AtBodyEnd::new(ErrorsAreFailures)).seed(1);
     let mut bed = BodyBed::with(&["a", "b"], builder, LeastRequest::new().full_scan()).await;
     let mut bodies: Vec<Followed> = Vec::new();
     for calls in 1..=10 {
@@ -276,9 +275,13 @@ async fn who_is_busy_with_bodies_is_not_picked() {
 #[tokio::test(start_paused = true)]
 async fn a_bound_counts_calls_until_their_bodies_end() {
     let policy = RingHash::by(|_: &Reply| Some(Key::from(b"hot".as_slice()))).bounded(1.0);
-    let mut bed =
-        BodyBed::with(&["a", "b", "c"], Builder::new().ends(AtBodyEnd::new()), policy).await;
-    let loads = |bed: &BodyBed<_, _, _>| ["a", "b", "c"].map(|name| bed.in_flight(name));
+    let mut bed = BodyBed::with(
+        &["a", "b", "c"],
+        Builder::new().judge(AtBodyEnd::new(ErrorsAreFailures)),
+        policy,
+    )
+    .await;
+    let loads = |bed: &BodyBed<_, _>| ["a", "b", "c"].map(|name| bed.in_flight(name));
     for round in 0..3 {
         let mut bodies: Vec<Followed> = Vec::new();
         for _ in 0..6 {
@@ -296,7 +299,7 @@ async fn a_bound_counts_calls_until_their_bodies_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_at_once_leave_nobody_in_flight() {
-    let bed = bed(AtBodyEnd::new()).await;
+    let bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
     bed.balance.ready_when(1).await.unwrap();
     let callers = (0..4).map(|caller| {
         let mut balance = bed.balance.clone();

@@ -20,10 +20,10 @@ use crate::{
 };
 
 type Followed = Tracked<Script, GoodHead>;
-type Bed<K = Status> = BodyBed<K, AtBodyEnd>;
+type Bed<K = Status> = BodyBed<AtBodyEnd<K>>;
 
 async fn bed(names: &[&'static str], health: Health) -> Bed {
-    let builder = Builder::new().health(health).classify(Status::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
     Bed::new(names, builder).await
 }
 
@@ -215,7 +215,7 @@ async fn dropped_good_bodies_make_up_trials_in_a_row() {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_that_never_comes_leaves_a_trial_open() {
-    let builder = Builder::new().health(eject1()).classify(Grpc::new()).ends(AtBodyEnd::new());
+    let builder = Builder::new().health(eject1()).judge(AtBodyEnd::new(Grpc::new()));
     let mut bed = BodyBed::new(&["a", "b"], builder).await;
     bed.fail::<Tracked<Script, Grpc>>().await;
     for (body, pause) in [("dd", true), ("dt", false)] {
@@ -303,7 +303,7 @@ async fn a_closure_judges_the_head_once() {
             }
         }
     };
-    let builder = Builder::new().classify_fn(classify).ends(AtBodyEnd::new());
+    let builder = Builder::new().judge(AtBodyEnd::new(classify));
     let mut bed = BodyBed::new(&["a"], builder).await;
     for (status, script) in [(200, "ddt"), (503, "ddt"), (200, "="), (200, "!")] {
         let mut body: Followed = bed.call(reply(status, Script::new(script))).await.unwrap();

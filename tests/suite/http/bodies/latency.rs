@@ -7,17 +7,17 @@ use std::{
 
 use bytes::Bytes;
 use counterpoise::{
-    Builder, Classify, Health,
-    call::{AtHead, Ends},
+    Builder, Health,
+    call::{AtHead, Judge},
     http::{AtBodyEnd, AtFirstData, Status},
-    policy::{Choice, Pick, Policy, Signals, Turn, View},
+    policy::{Members, Needs, PickContext, PickResult, Picker, Policy},
 };
 use hyper::{Response, body::Body};
 use tokio::time::advance;
 
 use crate::{
     bed::SECOND,
-    body_bed::{BodyBed, Reply, Script, poll, reply},
+    body_bed::{BodyBed, Echo, Reply, Script, poll, reply},
     support::Broken,
 };
 
@@ -26,32 +26,33 @@ use crate::{
 struct Watch(Arc<Mutex<Duration>>);
 
 impl Policy for Watch {
-    type Table = ();
+    type Picker = Self;
 
-    fn compile(&self, _view: &View<'_>, _previous: Option<&()>) {}
+    fn build(&self, _members: &Members<'_>, _previous: Option<&Self>) -> Self {
+        self.clone()
+    }
 
-    fn signals(&self) -> Option<Signals> {
-        Some(Signals::latency(30_000_000 * SECOND).penalty(100 * SECOND))
+    fn needs(&self) -> Needs {
+        Needs::latency(30_000_000 * SECOND).penalty(100 * SECOND)
     }
 }
 
-impl Pick<Reply> for Watch {
-    fn pick(&self, _table: &(), _request: &Reply, turn: &Turn<'_>) -> Choice {
-        *self.0.lock().unwrap() = turn.latency(0);
-        Choice::Member(0)
+impl Picker<Reply> for Watch {
+    fn pick(&self, _request: &Reply, cx: &PickContext<'_>) -> PickResult {
+        *self.0.lock().unwrap() = cx.latency(0);
+        PickResult::Member(0)
     }
 }
 
 /// Has a head come after 4 s, and each poll 4 s later, so many times; returns the latency, in
 /// seconds.
-async fn latency<K, E, B>(classify: K, ends: E, status: u16, script: &str, polls: usize) -> u64
+async fn latency<J, B>(judge: J, status: u16, script: &str, polls: usize) -> u64
 where
-    K: Classify<Response<Script>, Broken> + Clone + Send + 'static,
-    E: Ends<K, Response<Script>, Broken, Response = Response<B>> + Send + 'static,
+    J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Broken> + Unpin,
 {
     let watch = Watch::default();
-    let builder = Builder::new().health(Health::off()).classify(classify).ends(ends);
+    let builder = Builder::new().health(Health::off()).judge(judge);
     let mut bed = BodyBed::with(&["a"], builder, watch.clone()).await;
     let (_, response) = reply(status, Script::new(script));
     let mut body = bed.call((4 * SECOND, response)).await.unwrap();
@@ -78,9 +79,9 @@ async fn latency_is_measured_to_where_the_call_ends() {
         ("d!", 200, 4, 8, 100),
     ] {
         let classify = Status::new();
-        let at_head = latency(classify.clone(), AtHead::default(), status, script, 9).await;
-        let at_first = latency(classify.clone(), AtFirstData::new(), status, script, 9).await;
-        let at_end = latency(classify, AtBodyEnd::new(), status, script, 9).await;
+        let at_head = latency(AtHead::new(classify.clone()), status, script, 9).await;
+        let at_first = latency(AtFirstData::new(classify.clone()), status, script, 9).await;
+        let at_end = latency(AtBodyEnd::new(classify), status, script, 9).await;
         assert_eq!((at_head, at_first, at_end), (head, first, end), "{status} {script}");
     }
 }
@@ -91,8 +92,8 @@ async fn a_dropped_body_counts_as_no_less_than_it_took() {
         [("ddd", 2, 8, 12), ("...", 2, 12, 12), ("..d", 0, 4, 4), ("d..", 2, 8, 12)]
     {
         let classify = Status::new();
-        let at_first = latency(classify.clone(), AtFirstData::new(), 200, script, polls).await;
-        let at_end = latency(classify, AtBodyEnd::new(), 200, script, polls).await;
+        let at_first = latency(AtFirstData::new(classify.clone()), 200, script, polls).await;
+        let at_end = latency(AtBodyEnd::new(classify), 200, script, polls).await;
         assert_eq!((at_first, at_end), (first, end), "{script}, polled {polls} times");
     }
 }

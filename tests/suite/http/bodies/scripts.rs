@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use counterpoise::{
     Builder, Health,
-    call::{AtHead, Ends},
+    call::{AtHead, Judge},
     health::Overload,
     http::{AtBodyEnd, AtFirstData, Status},
 };
@@ -16,7 +16,7 @@ use proptest::{
 };
 
 use crate::{
-    body_bed::{BodyBed, Script, endings, endpoint, poll, reply},
+    body_bed::{BodyBed, Echo, Script, endings, endpoint, poll, reply},
     support::{Broken, settle},
 };
 
@@ -157,7 +157,7 @@ impl Model {
         frame
     }
 
-    fn check<E: Clone>(&self, bed: &BodyBed<Status, E>) -> Result<(), TestCaseError> {
+    fn check<J: Clone>(&self, bed: &BodyBed<J>) -> Result<(), TestCaseError> {
         for (name, shown) in NAMES.iter().zip(&self.shown) {
             let stats = bed.stats(name);
             let (in_flight, failures) = (stats.in_flight, stats.consecutive_failures);
@@ -170,13 +170,13 @@ impl Model {
     }
 }
 
-async fn play<E, B>(ends: E, rule: Rule, steps: &[Step]) -> Result<(), TestCaseError>
+async fn play<J, B>(judge: J, rule: Rule, steps: &[Step]) -> Result<(), TestCaseError>
 where
-    E: Ends<Status, Response<Script>, Broken, Response = Response<B>> + Send + 'static,
+    J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Broken> + Unpin,
 {
     let health = Health::new().consecutive_failures(1_000_000).overload(Overload::off());
-    let builder = Builder::new().health(health).classify(Status::new()).ends(ends);
+    let builder = Builder::new().health(health).judge(judge);
     let mut bed = BodyBed::new(&NAMES, builder).await;
     let mut model = Model { rule, shown: std::array::from_fn(|_| Shown::default()), calls: 0 };
     let mut bodies: Vec<(Call, B)> = Vec::new();
@@ -231,9 +231,9 @@ fn any_script_of_bodies_ends_every_call_once() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            play(AtHead::default(), Rule::Head, &steps).await?;
-            play(AtFirstData::new(), Rule::FirstData, &steps).await?;
-            play(AtBodyEnd::new(), Rule::BodyEnd, &steps).await
+            play(AtHead::new(Status::new()), Rule::Head, &steps).await?;
+            play(AtFirstData::new(Status::new()), Rule::FirstData, &steps).await?;
+            play(AtBodyEnd::new(Status::new()), Rule::BodyEnd, &steps).await
         })
     });
     if let Err(failure) = result {

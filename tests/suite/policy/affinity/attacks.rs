@@ -15,7 +15,7 @@ use std::{
 use counterpoise::{
     Attempts, Balance, Builder, Direct, Health, discover,
     observe::EndpointState,
-    policy::{SmoothWeighted, affinity::RingHash},
+    policy::{Picker, Policy, SmoothWeighted, affinity::RingHash},
 };
 use tower::Service;
 
@@ -166,7 +166,7 @@ async fn a_ring_of_a_million_points_is_not_made_on_an_async_thread() {
     assert!(!threads.contains(&std::thread::current().id()), "made by the driver itself");
 }
 
-fn owned_by(bed: &KeyedBed<impl counterpoise::policy::Pick<Ask>>, name: &str) -> String {
+fn owned_by(bed: &KeyedBed<impl Policy<Picker: Picker<Ask>>>, name: &str) -> String {
     keys(1_000).into_iter().find(|key| bed.owner(key) == name).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use counterpoise::{
     Attempts, Builder, Health,
     policy::{
-        Pick, Policy,
+        Picker, Policy,
         affinity::{Fallback, Key, RingHash, Structure},
     },
 };
@@ -26,7 +26,7 @@ fn off() -> Builder {
 }
 
 /// Asserts that no call is counted: with factor 1, calls of one key fill all evenly.
-pub(crate) fn assert_clean<P: Pick<Ask>>(bed: &KeyedBed<P>) {
+pub(crate) fn assert_clean<P: Policy<Picker: Picker<Ask>>>(bed: &KeyedBed<P>) {
     let stats = bed.balance.stats();
     assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0), "{stats}");
     let calls: Vec<Open> = (0..2 * stats.endpoints.len()).map(|_| bed.hold("hot")).collect();
@@ -74,7 +74,9 @@ fn b54_the_bound_is_exact_and_totals_stay_right() {
 #[test]
 fn factors_that_make_no_sense_count_as_one() {
     for factor in [1.0, 0.5, 0.0, -3.0, f64::NAN, f64::NEG_INFINITY] {
-        assert_eq!(RingHash::by(KEY).bounded(factor).bound(), Some(1.0));
+        let needs = RingHash::by(KEY).bounded(factor).needs();
+        assert_eq!(needs, RingHash::by(KEY).bounded(1.0).needs());
+        assert_ne!(needs, RingHash::by(KEY).needs());
         assert_clean(&KeyedBed::with(off(), RingHash::by(KEY).bounded(factor), &ABC));
     }
     let bed = KeyedBed::with(off(), RingHash::by(KEY).bounded(f64::INFINITY), &ABC);

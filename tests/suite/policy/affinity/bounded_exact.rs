@@ -9,7 +9,7 @@ use std::{
 use counterpoise::{
     Builder, Health,
     policy::{
-        Choice, Pick, Policy, Turn, View,
+        Candidates, Members, Needs, PickContext, PickResult, Picker, Policy,
         affinity::{Maglev, Rendezvous, RingHash, Structure},
     },
 };
@@ -137,25 +137,35 @@ struct Log<P> {
 }
 
 impl<P: Policy> Policy for Log<P> {
-    type Table = P::Table;
+    type Picker = LogPicker<P::Picker>;
 
-    fn compile(&self, view: &View<'_>, previous: Option<&P::Table>) -> P::Table {
-        self.policy.compile(view, previous)
+    fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
+        let inner = self.policy.build(members, previous.map(|picker| &picker.inner));
+        LogPicker { inner, choices: Arc::clone(&self.choices) }
     }
 
-    fn bound(&self) -> Option<f64> {
-        self.policy.bound()
+    fn needs(&self) -> Needs {
+        self.policy.needs()
     }
 }
 
-impl<P: Pick<Ask>> Pick<Ask> for Log<P> {
-    fn pick(&self, table: &P::Table, ask: &Ask, turn: &Turn<'_>) -> Choice {
-        let choice = self.policy.pick(table, ask, turn);
-        match choice {
-            Choice::Member(index) => self.choices.lock().unwrap().push(index),
+struct LogPicker<K> {
+    inner: K,
+    choices: Arc<Mutex<Vec<usize>>>,
+}
+
+impl<K: Picker<Ask>> Picker<Ask> for LogPicker<K> {
+    fn pick(&self, ask: &Ask, cx: &PickContext<'_>) -> PickResult {
+        let result = self.inner.pick(ask, cx);
+        match result {
+            PickResult::Member(index) => self.choices.lock().unwrap().push(index),
             other => panic!("{other:?}"),
         }
-        choice
+        result
+    }
+
+    fn candidates(&self, ask: &Ask, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
+        self.inner.candidates(ask, cx, skip, out);
     }
 }
 

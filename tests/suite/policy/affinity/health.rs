@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use counterpoise::{
     Builder, Health,
     policy::{
-        Pick,
+        Picker, Policy,
         affinity::{HashMod, Maglev, Rendezvous, RingHash, Structure},
     },
 };
@@ -85,7 +85,7 @@ proptest! {
 }
 
 /// How many bytes an ejection takes, of a set with a hundred endpoints.
-fn bytes_of_an_ejection<P: Pick<Ask>>(policy: P) -> u64 {
+fn bytes_of_an_ejection<P: Policy<Picker: Picker<Ask>>>(policy: P) -> u64 {
     let names: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     let set: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let health = Health::new().consecutive_failures(1);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use counterpoise::policy::affinity::{
-    HashMod, Key, KeyMap, Keyed, Maglev, Rendezvous, RingHash, Structure,
+    HashMod, Key, KeyMap, Maglev, Rendezvous, RingHash, Structure,
 };
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn pairs(set: &Set) -> Vec<(&str, u32)> {
     set.iter().map(|(name, &weight)| (name.as_str(), weight)).collect()
 }
 
-fn ring() -> KeyedBy<counterpoise::policy::affinity::Ring> {
+fn ring() -> RingHash<ByKey> {
     RingHash::by(KEY).points(8).max_points(200)
 }
 
@@ -284,11 +284,7 @@ fn nothing_moves_where_nobody_owns_anything() {
     each_structure!(nothing_moves, &[("a", 0)]);
 }
 
-fn by(
-    policy: Keyed<ByKey, counterpoise::policy::affinity::Spans>,
-    set: &[(&str, u32)],
-    hash: u64,
-) -> String {
+fn by(policy: HashMod<ByKey>, set: &[(&str, u32)], hash: u64) -> String {
     policy.map(set.iter().copied()).owners(Key::from(hash).as_bytes())[0].to_owned()
 }
 

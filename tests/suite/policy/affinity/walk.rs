@@ -5,7 +5,7 @@ use counterpoise::{
     error::ErrorKind,
     health::CapacityChange,
     policy::{
-        BoxPolicy, Pick, Policy,
+        BoxPolicy, Picker, Policy,
         affinity::{Combine, Fallback, HashMod, Key, Maglev, Rendezvous, RingHash, Structure},
     },
 };
@@ -283,8 +283,10 @@ fn boxed<S: Structure + Clone>(policy: KeyedBy<S>) {
         let bed = KeyedBed::new(BoxPolicy::new(policy.clone()), &SET);
         bed.owners(&keys)
     });
-    assert_eq!(BoxPolicy::new(policy.clone()).bound(), None);
-    assert_eq!(BoxPolicy::new(policy.clone().bounded(1.5)).bound(), Some(1.5));
+    assert_eq!(BoxPolicy::new(policy.clone()).needs(), policy.needs());
+    let bounded = policy.clone().bounded(1.5);
+    assert_ne!(bounded.needs(), policy.needs());
+    assert_eq!(BoxPolicy::new(bounded.clone()).needs(), bounded.needs());
     let bed = KeyedBed::with(off(), BoxPolicy::new(policy.clone()), &SET);
     for key in &keys[..20] {
         assert_eq!(bed.attempts(key, SET.len()), order(&policy, key));
@@ -302,7 +304,7 @@ fn a_boxed_policy_is_the_policy() {
 }
 
 /// Asserts that an endpoint on trial is only tried with its own keys, or with none.
-async fn trials<P: Pick<Ask>>(policy: P) {
+async fn trials<P: Policy<Picker: Picker<Ask>>>(policy: P) {
     let keys = keys(300);
     let bed = KeyedBed::with(Builder::new().health(eject1()), policy, &SET);
     let before = bed.owners(&keys);

@@ -1,0 +1,16 @@
+//! expects: does not know how to use the client
+//! An origin is only an address: it needs a client, which `Balance::new` does not have.
+
+use counterpoise::{Balance, BalanceLayer, Endpoint, discover, http::Origin, policy::RoundRobin};
+use tower::{Layer, Service};
+
+fn send<S: Service<reqwest::Request>>(_client: S) {}
+
+pub fn client(origin: Origin) {
+    let endpoints = discover::list([("a", Endpoint::new(origin))]);
+    #[cfg(mistake)]
+    let client = Balance::new(endpoints, RoundRobin::new());
+    #[cfg(not(mistake))]
+    let client = BalanceLayer::new(endpoints, RoundRobin::new()).layer(reqwest::Client::new());
+    send(client);
+}
