@@ -1,76 +1,20 @@
-//! The behaviour of the crate, through its public API: one module per subject.
+//! The behaviour of the crate, through its public API: a folder for each module of the crate.
 //!
-//! Tests named `b01_…` are cases that went wrong in other load balancers.
+//! Tests named `b01_…` are cases that went wrong in other load balancers: `tests/CASES.md` lists
+//! them.
 
-mod adversary_affinity;
-mod adversary_capacity;
-mod adversary_checks;
-mod adversary_costly;
-mod adversary_events;
-mod adversary_lifetime;
-mod adversary_limits;
-mod adversary_load;
-mod adversary_waiting;
-mod adversary_weights;
-mod basics;
-mod bed;
-mod bodies;
-mod bodies_classifiers;
-mod bodies_health;
-mod bodies_latency;
-mod bodies_scripts;
-mod body_bed;
+mod balance;
+mod call;
+mod cases;
 mod checks;
-mod checks_sockets;
-mod comparisons;
-mod contract;
-mod costly;
-mod costs;
-mod defaults;
-mod discovery;
-mod distribution;
-mod envoy_outliers;
-mod envoy_rates;
-mod events;
-mod fast_failures;
-mod fleet;
-mod grpc_bodies;
-mod grpc_sockets;
+mod cluster;
+mod discover;
 mod health;
-mod http_bodies;
-mod http_sockets;
-mod http_streams;
-mod keyed_bed;
-mod keyed_bounded;
-mod keyed_bounded_exact;
-mod keyed_cases;
-mod keyed_golden;
-mod keyed_health;
-mod keyed_properties;
-mod keyed_shares;
-mod keyed_sockets;
-mod keyed_walk;
-mod lifetime;
-mod limits;
+mod http;
 mod load;
-mod numbers;
-mod outlier_bed;
-mod overflow;
-mod overload_capacity;
-mod panics;
-mod probes;
-mod purity;
-mod retried_trials;
-mod rotation;
-mod scripts;
-mod servers;
-mod slow_start;
-mod slow_start_shares;
-mod smooth_weighted;
-mod snapshots;
-mod startup;
+mod observe;
+mod policy;
 mod support;
-mod table;
-mod telemetry;
-mod trials;
-mod weights;
+
+// Short paths to what many tests share.
+use support::{bed, body_bed, fleet, keyed_bed, probes, servers, table};

@@ -1,0 +1,10 @@
+//! Calls that wait, are retried and end.
+
+pub(crate) mod attacks;
+mod panics;
+mod readiness;
+mod refusals;
+mod retries;
+mod spinning_attacks;
+mod waiting;
+mod waiting_changes;

@@ -1,0 +1,5 @@
+//! Active checks beside the calls.
+
+mod attacks;
+mod rounds;
+mod sockets;

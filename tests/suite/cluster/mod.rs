@@ -1,0 +1,10 @@
+//! The set that all clones share: snapshots, builds, lifetimes.
+
+mod build_attacks;
+mod builds;
+mod drivers;
+mod lifetime_attacks;
+mod memory;
+mod panics;
+mod snapshots;
+mod startup;

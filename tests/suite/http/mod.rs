@@ -1,0 +1,8 @@
+//! Statuses, bodies and real servers.
+
+mod bodies;
+mod clients;
+mod grpc;
+mod grpc_streams;
+pub(crate) mod statuses;
+mod streams;
