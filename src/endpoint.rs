@@ -72,6 +72,12 @@ impl Labels {
         self.0.as_ref()?.get(key).map(String::as_str)
     }
 
+    /// Returns whether there are no labels.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|labels| labels.is_empty())
+    }
+
     /// Returns keys and values, in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let labels = self.0.iter().flat_map(|labels| labels.iter());

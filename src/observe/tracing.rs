@@ -1,6 +1,6 @@
 //! Events of `tracing`.
 
-use tracing::{debug, info, warn};
+use tracing::{debug, field::display, info, warn};
 
 use crate::event::Event;
 
@@ -12,7 +12,10 @@ const TARGET: &str = "counterpoise";
 pub(crate) fn trace(event: &Event) {
     match event {
         Event::Joined { endpoint, weight, tier, zone, labels } => {
-            info!(target: TARGET, %endpoint, weight, tier, ?zone, %labels, "endpoint joined");
+            // What is not set is not written.
+            let tier = if *tier > 0 { Some(*tier) } else { None };
+            let labels = if labels.is_empty() { None } else { Some(display(labels)) };
+            info!(target: TARGET, %endpoint, weight, tier, zone = zone.as_deref(), labels, "endpoint joined");
         }
         Event::Ejected { endpoint, returns_in, cause } => {
             warn!(target: TARGET, %endpoint, ?returns_in, ?cause, "endpoint ejected");

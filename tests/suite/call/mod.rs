@@ -2,6 +2,7 @@
 
 pub(crate) mod attacks;
 mod panics;
+mod preferences;
 mod readiness;
 mod refusals;
 mod retries;

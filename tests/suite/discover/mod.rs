@@ -11,6 +11,7 @@ mod empty;
 mod ready_when;
 mod replacements;
 mod stream;
+mod traits;
 
 /// The names of the members, in order.
 fn members<P: Policy>(balance: &Balance<Direct<Site>, P>) -> Vec<String> {

@@ -147,6 +147,8 @@ impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
         let balance = builder.balance(changes, policy).unwrap();
         let mut fleet = Self { sites: BTreeMap::new(), handle, balance, next: 0 };
         set.iter().for_each(|&(name, weight)| fleet.announce(name, weight));
+        // The picker of a large set is built on another thread.
+        fleet.balance.ready_when(set.len()).await.unwrap();
         settle().await;
         fleet
     }
