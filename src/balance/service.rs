@@ -235,7 +235,7 @@ where
         let mut waiting =
             Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
         if let Some((picked, readiness)) = unready {
-            waiting.take_over(picked, readiness);
+            waiting.add_unready(picked, readiness);
         }
         ResponseFuture::wait(waiting, self.judge.clone())
     }
