@@ -37,7 +37,7 @@ where
     cluster.catch_up(now);
     let snapshot = cluster.snapshot.load();
     // A request that has failed once makes no trial while an endpoint is eligible.
-    if exclusions.is_retry(cluster.address()) && !snapshot.eligible.is_empty() {
+    if exclusions.is_retry(cluster.balancer()) && !snapshot.eligible.is_empty() {
         return None;
     }
     let owner = match triable(cluster, &snapshot, request, now) {
