@@ -1,10 +1,10 @@
-//! Settings, and the ways to build with them.
+//! The builder: settings, and what is built from them.
 
 use std::{fmt, time::Duration};
 
 use tower_layer::Layer;
 
-use crate::balance::{connect, layer::BalanceLayer, service::Balance};
+use super::{connect, layer::BalanceLayer, service::Balance};
 use crate::{
     call::completion::{AtHead, Implied},
     cluster::settings::Settings,
@@ -15,12 +15,12 @@ use crate::{
     policy::Policy,
 };
 
-/// Builds balancers with settings of your own.
+/// Builds balancers with other settings than the defaults.
 ///
 /// | setting | default |
 /// |---|---|
 /// | [`health`](Self::health) | [`Health::new`] |
-/// | [`classify`](Self::classify), [`judge`](Self::judge) | [`Implied`]: by the target |
+/// | [`classify`](Self::classify), [`judge`](Self::judge) | [`Implied`]: the judge of the target |
 /// | [`wait_for_endpoints`](Self::wait_for_endpoints) | 5 s |
 /// | [`wait_when_empty`](Self::wait_when_empty) | false |
 /// | [`wait_for_ready`](Self::wait_for_ready) | 30 s |
@@ -60,22 +60,24 @@ impl Default for Builder {
 }
 
 impl<J> Builder<J> {
-    /// Sets when endpoints are ejected and how they come back. Default: [`Health::new`].
+    /// Sets when endpoints are ejected and how they recover. Default: [`Health::new`].
     pub fn health(mut self, health: Health) -> Self {
         self.settings.health = health;
         self
     }
 
-    /// Sets what the result of a call says about its endpoint; calls are over at their heads, as by
-    /// [`AtHead`]. Default: what the target implies, see [`Implied`].
+    /// Sets the classifier of results, as the judge [`AtHead`].
     ///
-    /// For a classifier that sees the end of the body: [`judge`](Self::judge).
+    /// It classifies the head of the response; [`judge`](Self::judge) takes judges that follow the
+    /// body. Default: the judge of the target, see [`Implied`].
     pub fn classify<K>(self, classify: K) -> Builder<AtHead<K>> {
         self.judge(AtHead::new(classify))
     }
 
-    /// Sets a closure as [`classify`](Self::classify) does. The types of its argument must be
-    /// written out: `|result: Result<&Response, &Error>| …`.
+    /// Sets a closure as the classifier of results, as [`classify`](Self::classify) does.
+    ///
+    /// The types of its argument must be written out: `|result: Result<&Response, &Error>| …`.
+    /// Default: the judge of the target, see [`Implied`].
     pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<AtHead<F>>
     where
         F: Fn(Result<&Res, &Err>) -> Outcome + Classify<Res, Err>,
@@ -83,12 +85,11 @@ impl<J> Builder<J> {
         self.classify(classify)
     }
 
-    /// Sets when a call is over and what it says about its endpoint. Default: [`Implied`].
+    /// Sets the judge: when a call is over, and its outcome. Default: [`Implied`].
     ///
-    /// When a call is over, it leaves the number of calls in flight, and its outcome and latency
-    /// are counted. For `http::Response` that may be with the first data or at the end of the
-    /// body, by `http::AtFirstData` or `http::AtBodyEnd`: the response then has another type of
-    /// body.
+    /// A call that is over is no longer in flight, and its outcome and latency are counted. For
+    /// `http::Response` the judges `http::AtFirstData` and `http::AtBodyEnd` wait for the first data
+    /// or the end of the body; the response then has another type of body.
     ///
     /// ```
     /// # #[cfg(feature = "http")]
@@ -102,59 +103,63 @@ impl<J> Builder<J> {
         Builder { settings: self.settings, judge }
     }
 
-    /// Sets how long calls wait for the first endpoints, and for others if the set is empty
-    /// and [`wait_when_empty`](Self::wait_when_empty) is on. Default: 5 s.
-    pub fn wait_for_endpoints(mut self, patience: Duration) -> Self {
-        self.settings.wait_for_endpoints = patience;
+    /// Sets how long calls wait for the first endpoints. Default: 5 s.
+    ///
+    /// Also how long they wait while the set is empty, if [`wait_when_empty`](Self::wait_when_empty)
+    /// is on. At most a year.
+    pub fn wait_for_endpoints(mut self, timeout: Duration) -> Self {
+        self.settings.wait_for_endpoints = timeout;
         self
     }
 
-    /// Sets whether calls wait when the set has become empty, instead of failing at once.
-    /// Default: false.
+    /// Sets whether calls wait while the set is empty, instead of failing at once. Default: false.
     pub fn wait_when_empty(mut self, wait: bool) -> Self {
         self.settings.wait_when_empty = wait;
         self
     }
 
-    /// Sets how long calls wait while no endpoint is ready. Default: 30 s.
-    pub fn wait_for_ready(mut self, patience: Duration) -> Self {
-        self.settings.wait_for_ready = patience;
+    /// Sets how long calls wait while no endpoint is ready. Default: 30 s; at most a year.
+    pub fn wait_for_ready(mut self, timeout: Duration) -> Self {
+        self.settings.wait_for_ready = timeout;
         self
     }
 
-    /// Sets how many calls may wait at once; more fail at once, and with 0 none waits.
-    /// Default: 10,000.
+    /// Sets how many calls may wait at the same time. Default: 10,000.
+    ///
+    /// Further calls fail immediately instead of waiting; with 0 no call waits.
     pub fn max_waiting(mut self, calls: usize) -> Self {
         self.settings.max_waiting = calls;
         self
     }
 
-    /// Sets whether the last endpoints stay in use when discovery removes them all. The
-    /// next one that is inserted replaces them. Default: false.
+    /// Sets whether the last endpoints stay in use when discovery removes all. Default: false.
+    ///
+    /// The next endpoint that is inserted replaces them.
     pub fn keep_last(mut self, keep: bool) -> Self {
         self.settings.keep_last = keep;
         self
     }
 
-    /// Fixes everything that is otherwise left to chance. Default: random.
+    /// Sets the seed of all random choices. Default: random.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self
     }
 
-    /// Fixes the first ticket: 0 makes a round robin start at the first endpoint, and any
-    /// makes smooth weighted round robin start without credit. Default: random, so that many
-    /// clients do not start at the same endpoint.
+    /// Sets the first ticket. Default: random, so that clients start at different endpoints.
+    ///
+    /// With 0 a round robin starts at the first endpoint. With any value smooth weighted round robin
+    /// starts without credit.
     pub fn starting_at(mut self, ticket: u64) -> Self {
         self.settings.starting_at = Some(ticket);
         self
     }
 
-    /// Adds a listener for what happens to endpoints. Default: none.
+    /// Adds a listener for events. Default: none.
     ///
     /// The listener gets each event once, in order. It runs in the call or task that caused the
-    /// event, or in one that delivers others at that moment, so it should be quick. It may read
-    /// the balancer and change it. A panic of the listener goes no further than the panic hook.
+    /// event, or in one that delivers other events at that time, so it should be quick. It may read
+    /// and change the balancer. A panic of the listener is caught after the panic hook has run.
     ///
     /// ```
     /// use counterpoise::{Builder, Event};
@@ -169,11 +174,11 @@ impl<J> Builder<J> {
         self
     }
 
-    /// Builds a layer and has discovery followed, as [`BalanceLayer::new`] does.
+    /// Builds a layer and spawns its driver, as [`BalanceLayer::new`] does.
     ///
     /// # Errors
     ///
-    /// Refuses settings that make no sense, naming the setting.
+    /// Fails if a setting is invalid; the error names the setting.
     pub fn layer<D, T, P>(
         self,
         discover: D,
@@ -189,12 +194,11 @@ impl<J> Builder<J> {
         Ok(BalanceLayer { cluster, judge: self.judge })
     }
 
-    /// Builds a balancer over endpoints that bring their own service, as [`Balance::new`]
-    /// does.
+    /// Builds a balancer over endpoints with services of their own, as [`Balance::new`] does.
     ///
     /// # Errors
     ///
-    /// Refuses settings that make no sense, naming the setting.
+    /// Fails if a setting is invalid; the error names the setting.
     pub fn balance<D, T, P>(
         self,
         discover: D,
@@ -209,12 +213,11 @@ impl<J> Builder<J> {
         Ok(self.layer(discover, policy)?.layer(()))
     }
 
-    /// Builds a layer and returns the driver instead of spawning it, as
-    /// [`BalanceLayer::pair`] does.
+    /// Builds a layer and its driver without spawning it, as [`BalanceLayer::pair`] does.
     ///
     /// # Errors
     ///
-    /// Refuses settings that make no sense, naming the setting.
+    /// Fails if a setting is invalid; the error names the setting.
     #[expect(clippy::type_complexity, reason = "a pair of two plain types")]
     pub fn pair<D, T, P>(
         self,

@@ -1,4 +1,4 @@
-//! How a balancer and its driver are connected.
+//! Creates the cluster and its driver.
 
 use std::sync::Arc;
 
@@ -9,8 +9,10 @@ use crate::{
     discover::{Driver, Source},
     policy::Policy,
 };
+#[cfg(feature = "tracing")]
+use crate::{event::Listener, observe::tracing::trace};
 
-/// Makes what all clones of a balancer share, and has the driver spawned.
+/// Creates the cluster, and spawns its driver now or at the first call.
 pub(super) fn spawn<D, T, P>(settings: Settings, discover: D, policy: P) -> Arc<Cluster<T, P>>
 where
     D: Source<Target = T> + Send + 'static,
@@ -22,8 +24,8 @@ where
     cluster
 }
 
-/// Makes what all clones of a balancer share, and the driver.
-#[cfg_attr(not(feature = "tracing"), allow(unused_mut, reason = "log events are a listener"))]
+/// Creates the cluster and its driver.
+#[cfg_attr(not(feature = "tracing"), allow(unused_mut, reason = "`tracing` adds a listener"))]
 pub(super) fn connect<D, T, P>(
     mut settings: Settings,
     discover: D,
@@ -34,7 +36,7 @@ where
     P: Policy,
 {
     #[cfg(feature = "tracing")]
-    settings.listeners.insert(0, crate::event::Listener::new(crate::observe::tracing::trace));
+    settings.listeners.insert(0, Listener::new(trace));
     let (spawner, closed) = Spawner::new();
     let cluster = Arc::new(Cluster::new(policy, settings, spawner, Instant::now()));
     let driver = Driver::new(discover, &cluster, closed);

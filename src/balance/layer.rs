@@ -1,11 +1,13 @@
-//! The layer that users write.
+//! The layer.
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
 use tower_layer::Layer;
 
-use crate::balance::{connect, service::Balance};
+use super::{connect, service::Balance};
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
@@ -18,14 +20,11 @@ use crate::{
     observe::stats::Stats,
     policy::Policy,
 };
-#[cfg(feature = "metrics")]
-use std::time::Duration;
 
 /// Spreads the calls of a client over a live set of endpoints.
 ///
-/// A layer takes the discovery stream at once. Every service that it makes shares the same
-/// endpoints, health and counters; so a clone of the layer shows the
-/// [statistics](Self::stats) of a stack that it is part of.
+/// All services of a layer share its endpoints, health and counters. So a clone of the layer
+/// returns the [statistics](Self::stats) of the stack that the layer is in.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, BalanceLayer, Direct, Endpoint};
@@ -51,15 +50,15 @@ where
     T: Send + Sync + 'static,
     P: Policy,
 {
-    /// Balances over what `discover` yields, with default settings.
+    /// Creates a layer over the endpoints of `discover`, with default settings.
     ///
-    /// `discover` is any [`Source`]: a stream of `Result<Change<K, Endpoint<T>>, E>`. A spawned
-    /// task follows it: at once inside a tokio runtime, else from the first call on. The task
-    /// ends with the stream, or with the last service and layer.
+    /// `discover` is any [`Source`]: a stream of `Result<Change<K, Endpoint<T>>, E>`. Its driver is
+    /// spawned, inside a tokio runtime at once and otherwise at the first call. It ends with the
+    /// stream, or with the last service and layer.
     ///
-    /// A timeout above drops calls. A dropped call counts as a failure of the endpoint only
-    /// if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
-    /// default 1 s. Under a shorter timeout set that too, or endpoints that hang are never
+    /// A timeout above the layer drops calls. A dropped call counts as a failure of the endpoint
+    /// only if it is at least [`drop_counts_after`](crate::Health::drop_counts_after) old, by
+    /// default 1 s. Set that below a shorter timeout; otherwise endpoints that hang are never
     /// ejected. [`Builder::layer`](crate::Builder::layer) has this and all other settings.
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
@@ -69,10 +68,10 @@ where
         Self { cluster: connect::spawn(Settings::default(), discover, policy), judge: Implied }
     }
 
-    /// Balances over what `discover` yields, and returns the driver instead of spawning it.
+    /// Creates a layer and its driver, which is not spawned.
     ///
-    /// For executors other than tokio, and for tests. Nothing is discovered while the
-    /// driver is not polled.
+    /// For other executors than tokio, and for tests. Endpoints are only discovered while the
+    /// driver is polled.
     pub fn pair<D>(discover: D, policy: P) -> (Self, Driver<D, T, P>)
     where
         D: Source<Target = T>,
@@ -83,9 +82,9 @@ where
 }
 
 impl<T, P: Policy, J> BalanceLayer<T, P, J> {
-    /// Returns what the next pick would see: endpoints, their health, load and counters.
+    /// Returns statistics of the set and of each endpoint: health, load and counters.
     ///
-    /// Changes nothing. Cost: O(n).
+    /// They show the state that the next pick reads. Cost: O(n).
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.cluster)
@@ -101,7 +100,7 @@ impl<T, P: Policy, J> BalanceLayer<T, P, J> {
     ///
     /// # Errors
     ///
-    /// Refuses settings that make no sense, naming the setting.
+    /// Fails if a setting is invalid; the error names the setting.
     pub fn check<R>(&self, checks: Checks<R>) -> Result<Checker, ConfigError>
     where
         T: Send + Sync + 'static,
@@ -124,7 +123,7 @@ impl<T, P: Policy, J> BalanceLayer<T, P, J> {
     ///
     /// # Errors
     ///
-    /// Fails with the error of discovery, or once discovery has ended with fewer.
+    /// Fails with the error of discovery, or if discovery has ended with fewer endpoints.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
         self.cluster.ready_when(count).await
     }

@@ -1,4 +1,4 @@
-//! What users hold: the layer, its builder, the service.
+//! The layer, its builder and the service.
 
 mod builder;
 mod connect;

@@ -1,21 +1,20 @@
-//! The service that users call.
+//! The service.
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 use std::{
     fmt,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-#[cfg(feature = "metrics")]
-use std::time::Duration;
-
 use tokio::time::Instant;
 use tower_service::Service;
 
+use super::connect;
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
-    balance::connect,
     call::{
         attempts::Attempts,
         completion::{Implied, Judge},
@@ -24,10 +23,8 @@ use crate::{
         pick::{self, Missed},
         wait::Waiting,
     },
-};
-use crate::{
     checks::{self, Checker, Checks, Probe},
-    cluster::{Cluster, node::NodeState, settings::Settings},
+    cluster::{Cluster, node::NodeState, settings::Settings, snapshot::Snapshot},
     discover::Source,
     endpoint::Target,
     error::{BoxError, ConfigError, Error},
@@ -41,15 +38,15 @@ use crate::{
 
 /// Spreads calls over a live set of endpoints.
 ///
-/// Made by [`BalanceLayer`](crate::BalanceLayer) around a client that all endpoints share, or by
-/// [`Balance::new`] for endpoints that bring their own service. Clones are cheap (one
-/// `Arc` and the client) and share endpoints, health and counters. No `Buffer` is needed.
+/// [`BalanceLayer`](crate::BalanceLayer) creates it around a client that all endpoints share;
+/// [`Balance::new`] creates it for endpoints with services of their own. Clones share endpoints,
+/// health and counters. No `Buffer` is needed.
 ///
-/// `poll_ready` is always ready and reserves nothing: the endpoint is chosen in `call`,
-/// where the request is known, and all waiting is inside the response future, where a
-/// timeout above covers it. Errors are [`Error`]s that name the endpoint.
+/// `poll_ready` is always ready and reserves nothing. The endpoint is picked in `call`, where the
+/// request is known. All waiting is inside the response future, so that a timeout above the
+/// balancer covers it. Errors are [`Error`]s that name the endpoint.
 ///
-/// A call that is sent to an endpoint costs no allocation here.
+/// Cost: a clone clones one `Arc` and the client; a call to a ready endpoint allocates nothing.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -75,10 +72,11 @@ where
     T: Send + Sync + 'static,
     P: Policy,
 {
-    /// Balances over endpoints that bring their own service, with default settings.
+    /// Creates a balancer over endpoints with services of their own, with default settings.
     ///
-    /// The same as layering [`BalanceLayer::new`](crate::BalanceLayer::new) on `()`; see there for how discovery is
-    /// driven. For other settings see [`Builder::balance`](crate::Builder::balance).
+    /// The same as [`BalanceLayer::new`](crate::BalanceLayer::new) around the client `()`; see there
+    /// for the driver of discovery. For other settings see
+    /// [`Builder::balance`](crate::Builder::balance).
     #[must_use]
     pub fn new<D>(discover: D, policy: P) -> Self
     where
@@ -90,22 +88,21 @@ where
 }
 
 impl<T, P: Policy, C, J> Balance<T, P, C, J> {
-    /// Returns what the next pick would see: endpoints, their health, load and counters.
+    /// Returns statistics of the set and of each endpoint: health, load and counters.
     ///
-    /// Changes nothing. Cost: O(n).
+    /// They show the state that the next pick reads. Cost: O(n).
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.cluster)
     }
 
-    /// Returns a future that checks the endpoints beside the calls, and ejects those that fail
-    /// their checks. It has to be spawned. See [`checks`].
+    /// Returns a future that checks the endpoints and ejects those that fail; see [`checks`].
     ///
-    /// It ends with the last service and layer of the balancer.
+    /// It has to be spawned, and ends with the last service and layer of the balancer.
     ///
     /// # Errors
     ///
-    /// Refuses settings that make no sense, naming the setting.
+    /// Fails if a setting is invalid; the error names the setting.
     pub fn check<R>(&self, checks: Checks<R>) -> Result<Checker, ConfigError>
     where
         T: Send + Sync + 'static,
@@ -114,11 +111,11 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
         checks::check(&self.cluster, checks)
     }
 
-    /// Returns a future that reports the statistics as metrics, now and after every interval: to be
-    /// spawned. It ends with the last service and layer of the balancer.
+    /// Returns a future that reports the statistics as metrics, at once and after each interval.
     ///
-    /// An interval of less than a millisecond counts as a millisecond. Cost: that of
-    /// [`stats`](Self::stats) and a few look-ups for each endpoint, each time.
+    /// It has to be spawned, and ends with the last service and layer of the balancer. The interval
+    /// is at least 1 ms; a shorter one counts as 1 ms. Cost of each report: that of
+    /// [`stats`](Self::stats), and a few map lookups for each endpoint.
     #[cfg(feature = "metrics")]
     pub fn report(&self, metrics: Metrics, interval: Duration) -> Reporter
     where
@@ -131,19 +128,20 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
     ///
     /// # Errors
     ///
-    /// Fails with the error of discovery, or once discovery has ended with fewer.
+    /// Fails with the error of discovery, or if discovery has ended with fewer endpoints.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
         self.cluster.ready_when(count).await
     }
 
-    /// Multiplies the weight of an endpoint by a factor from 0 to 1, without touching the set
-    /// weight: for what you know of its load or its health.
+    /// Multiplies the weight of an endpoint by a factor from 0 to 1.
     ///
-    /// Every policy gives it the share of what is left; at 0 none picks it. One that keeps keys
-    /// hands over the rest of the endpoint's keys, always the same ones. The factor has a
-    /// resolution of 1/65,536 and stays until the next one, or until the endpoint leaves the set;
-    /// an insert of the same key keeps it. The endpoint is found by its name; if several share
-    /// the name, all get the factor. Cost: that of a rebuild.
+    /// The factor is for what the program knows of the endpoint's load or health. Each policy gives
+    /// the endpoint the share of the weight that is left; with 0 no policy picks it. A policy with
+    /// affinity moves the rest of the endpoint's keys to other endpoints, always the same keys.
+    ///
+    /// The factor has a resolution of 1/65,536. It stays until the next one, or until the endpoint
+    /// leaves the set; an insert of the same key keeps it. The endpoint is found by its name; if
+    /// several have the name, all get the factor. Cost: that of a rebuild.
     pub fn set_capacity(&self, endpoint: &str, factor: f64) -> CapacityChange {
         self.cluster.set_capacity(endpoint, factor, Instant::now())
     }
@@ -154,30 +152,28 @@ where
     A: Send + Sync + 'static,
     S: Structure,
 {
-    /// Returns the endpoints in the order in which they are chosen for a key, and why each is
-    /// passed over at present.
+    /// Returns the endpoints in their order of preference for a key, and why each is skipped now.
     ///
-    /// Those of weight zero are not in it. What sets would do that are not deployed yet:
-    /// [`Keyed::map`]. Cost: that of the whole walk.
+    /// Endpoints of weight zero are left out. [`Keyed::map`] returns the owners in a set that is not
+    /// deployed. Cost: that of a walk through all endpoints.
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<Owner> {
         let snapshot = self.cluster.snapshot.load();
         let picker = snapshot.picker.as_ref();
         let walk = picker.map(|picker| picker.walk(key)).unwrap_or_default();
-        let owner = |index: usize| {
-            let node = snapshot.nodes.get(index)?;
-            let capacity = snapshot.capacities.get(index).copied();
-            let keeps = capacity.is_none_or(|capacity| keeps(key, &node.state.name, capacity));
-            Some(Owner {
-                name: Arc::clone(&node.state.name),
-                skipped: skipped(&node.state, snapshot.panic, keeps),
-            })
-        };
-        walk.into_iter().filter_map(owner).collect()
+        walk.into_iter().filter_map(|index| owner(&snapshot, index, key)).collect()
     }
 }
 
-/// Returns why an endpoint is passed over for a key.
+fn owner<T, B>(snapshot: &Snapshot<T, B>, index: usize, key: &[u8]) -> Option<Owner> {
+    let state = &snapshot.nodes.get(index)?.state;
+    let capacity = snapshot.capacities.get(index).copied();
+    let keeps = capacity.is_none_or(|capacity| keeps(key, &state.name, capacity));
+    let skipped = skipped(state, snapshot.panic, keeps);
+    Some(Owner { name: Arc::clone(&state.name), skipped })
+}
+
+/// Returns why an endpoint is skipped for a key.
 fn skipped(node: &NodeState, panic: bool, keeps: bool) -> Option<Skipped> {
     if node.health.load().is_drained() {
         Some(Skipped::Drained)
@@ -214,10 +210,10 @@ where
         let now = Instant::now();
         let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);
-        let chosen = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
-        let unready = match chosen {
+        let picked = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
+        let unready = match picked {
             Ok(mut picked) => {
-                // Without a task to wake: the future polls a service again that is not ready.
+                // Wakes no task: the future polls a service again that is not ready.
                 let mut cx = Context::from_waker(Waker::noop());
                 match picked.guard.inside(|| picked.service.poll_ready(&mut cx)) {
                     Poll::Ready(Ok(())) => {
@@ -235,7 +231,7 @@ where
         let mut waiting =
             Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
         if let Some((picked, readiness)) = unready {
-            waiting.take_over(picked, readiness);
+            waiting.add_unready(picked, readiness);
         }
         ResponseFuture::wait(waiting, self.judge.clone())
     }

@@ -1,4 +1,4 @@
-//! Which endpoints a request has been sent to, across its retries.
+//! The endpoints that a request was sent to, across its retries.
 
 use std::{
     fmt,
@@ -19,11 +19,14 @@ tokio::task_local! {
 
 /// The endpoints that one request was sent to, in order.
 ///
-/// Balancers that are called inside [`scope`](Self::scope) note each endpoint they send to,
-/// and prefer those that are not noted yet: so a retry goes elsewhere while there is an
-/// elsewhere. [`AttemptsLayer`] opens a scope for each request. Works for every type of
-/// request; a [`Buffer`](https://docs.rs/tower/0.5/tower/buffer/struct.Buffer.html)
-/// between scope and balancer moves the call to another task and so out of the scope.
+/// A balancer that is called inside [`scope`](Self::scope) adds each endpoint that it sends the
+/// request to, and prefers endpoints that are not in the list. So a retry goes to another endpoint
+/// while there is one. [`AttemptsLayer`] opens a scope for each request. Requests may be of any
+/// type.
+///
+/// The scope is a task-local value: a
+/// [`Buffer`](https://docs.rs/tower/0.5/tower/buffer/struct.Buffer.html) between scope and balancer
+/// moves the call to another task and out of the scope.
 ///
 /// ```
 /// # async fn run() {
@@ -44,7 +47,7 @@ struct Log {
     avoided: Vec<Arc<str>>,
 }
 
-/// An endpoint that a request was sent to, and by which balancer.
+/// One sending of a request: the balancer and the endpoint.
 struct Attempt {
     balancer: usize,
     id: u64,
@@ -58,7 +61,7 @@ impl Attempts {
         Self::default()
     }
 
-    /// Runs a future in which balanced calls are noted here.
+    /// Runs a future; balanced calls in it add their endpoints to this list.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         CURRENT.scope(self.clone(), future)
     }
@@ -69,33 +72,36 @@ impl Attempts {
         lock(&self.0).attempts.iter().map(|attempt| Arc::clone(&attempt.name)).collect()
     }
 
-    /// Prefers the endpoint of this name: calls go there first, whatever the policy says, unless
-    /// it is out of service, at its bound, or was tried before. Default: none.
+    /// Prefers the endpoint of this name to the policy's pick.
     ///
-    /// Cost: a call with a preference searches the endpoints by name, O(n).
+    /// Calls go there unless it is out of service, at its bound, or was tried before. Default:
+    /// none.
+    ///
+    /// Cost: each such call searches the endpoints by name, O(n).
     pub fn prefer(&self, endpoint: impl Into<Arc<str>>) {
         lock(&self.0).preferred = Some(endpoint.into());
     }
 
-    /// Avoids the endpoint of this name, as if the request had been sent there before: calls go
-    /// there only if there is no other. Default: none.
+    /// Avoids the endpoint of this name, as if the request had been sent there before.
+    ///
+    /// Calls go there only if there is no other. Default: none.
     pub fn avoid(&self, endpoint: impl Into<Arc<str>>) {
         lock(&self.0).avoided.push(endpoint.into());
     }
 
-    /// Returns the list of the scope that this runs in.
+    /// Returns the list of the present scope; none outside of a scope.
     #[inline]
     pub(crate) fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    pub(crate) fn note(&self, node: &NodeState) {
+    pub(crate) fn add(&self, node: &NodeState) {
         let (balancer, name) = (node.balancer(), Arc::clone(&node.name));
         lock(&self.0).attempts.push(Attempt { balancer, id: node.id, name });
     }
 
-    /// Returns whether this balancer has sent the request before; others may have, too.
-    pub(crate) fn has_been_at(&self, balancer: usize) -> bool {
+    /// Returns whether this balancer has sent the request before.
+    pub(crate) fn was_sent_by(&self, balancer: usize) -> bool {
         lock(&self.0).attempts.iter().any(|attempt| attempt.balancer == balancer)
     }
 
@@ -103,7 +109,7 @@ impl Attempts {
         lock(&self.0).preferred.clone()
     }
 
-    /// Returns whether the request was sent to the endpoint, or is to avoid it.
+    /// Returns whether the request was sent to the endpoint before, or avoids it.
     pub(crate) fn contains(&self, node: &NodeState) -> bool {
         let log = lock(&self.0);
         log.attempts.iter().any(|attempt| attempt.id == node.id) || log.avoided.contains(&node.name)
@@ -116,7 +122,7 @@ impl fmt::Debug for Attempts {
     }
 }
 
-/// Gives each request [`Attempts`] of its own: put it above a retry layer.
+/// Opens a scope of [`Attempts`] for each request; belongs above a retry layer.
 ///
 /// ```
 /// use counterpoise::AttemptsLayer;

@@ -1,27 +1,27 @@
-//! When a call is over, and what its result says of the endpoint.
+//! Judges: when a call is over, and its outcome.
 
+use super::guard::Guard;
 use crate::{
-    call::guard::Guard,
     endpoint::{Direct, Target},
     health::{ErrorsAreFailures, classify::Classify},
 };
 
-/// Decides when a call is over and what it says about its endpoint.
+/// Decides when a call is over, and its outcome.
 ///
-/// A call is in flight until then. `T` is the target, `C` the shared client; `Res` and `Err` are
-/// what the service of the target yields. A judge is cloned for each call.
+/// A call is in flight until it is over. `T` is the target, `C` the shared client, `Res` the
+/// response and `Err` the error of the target's service. A judge is cloned for each call.
 ///
-/// Sealed. There are four:
+/// Sealed; there are four judges:
 ///
 /// | judge | the call is over | needs |
 /// |---|---|---|
-/// | [`Implied`] | when the judge of the target says so | [`Target::Judge`](crate::Target::Judge) |
-/// | [`AtHead<K>`](AtHead) | with the response's head | `K`: [`Classify`] |
-/// | `http::AtFirstData<K>` | with the first data of the body | `K`: `http::ClassifyBody` |
+/// | [`Implied`] | as decided by the judge of the target | [`Target::Judge`](crate::Target::Judge) |
+/// | [`AtHead<K>`](AtHead) | at the head of the response | `K`: [`Classify`] |
+/// | `http::AtFirstData<K>` | at the first data of the body | `K`: `http::ClassifyBody` |
 /// | `http::AtBodyEnd<K>` | at the end of the body, after the trailers | the same |
 ///
-/// The default is [`Implied`]; [`Builder::judge`](crate::Builder::judge) sets another. Under each
-/// an error of the service ends the call at once.
+/// Under each of them an error of the service ends the call at once. Default: [`Implied`];
+/// [`Builder::judge`](crate::Builder::judge) sets another.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot judge calls that yield `{Res}` or fail with `{Err}`",
     label = "counterpoise cannot judge calls to this target by this rule",
@@ -31,25 +31,25 @@ use crate::{
 pub trait Judge<T, C, Res, Err>:
     Clone + sealed::End<T, C, Res, Err, Output = <Self as Judge<T, C, Res, Err>>::Response>
 {
-    /// What callers get: the response, with another type of body where the body is followed.
+    /// The response that callers get; where the judge follows the body, the body has another type.
     type Response;
 }
 
 pub(crate) mod sealed {
     use crate::call::guard::Guard;
 
-    /// Ends calls.
+    /// The hidden part of a judge.
     #[allow(unnameable_types, reason = "the seal")]
     pub trait End<T, C, Res, Err> {
         type Output;
 
-        /// Judges the result of a call and closes its guard, or hands the guard to what is left
-        /// of the call.
+        /// Judges the result of a call and closes its guard, or moves the guard to the body of the
+        /// response.
         fn end(&self, guard: &mut Guard, result: Result<Res, Err>) -> Result<Self::Output, Err>;
     }
 }
 
-/// Ends a call when its response begins. What a streamed body says later is not seen.
+/// Ends a call at the head of its response. An error in a streamed body has no effect.
 ///
 /// ```
 /// use counterpoise::{call::AtHead, health::ErrorsAreFailures, Builder};
@@ -90,8 +90,9 @@ where
     }
 }
 
-/// Ends and judges calls as their target implies: by [`Target::Judge`](crate::Target::Judge) with
-/// its default settings.
+/// Uses the judge of the target.
+///
+/// That is [`Target::Judge`](crate::Target::Judge) with its default settings:
 ///
 /// | target | judge |
 /// |---|---|

@@ -1,4 +1,4 @@
-//! How long a call waits, and how many may.
+//! How long a call waits, and how many calls may wait at once.
 
 use std::{
     future::Future,
@@ -16,42 +16,55 @@ use tokio::{
 
 use crate::{cluster::Cluster, policy::Policy};
 
-/// Since when the call waits, and until when.
+/// The timer of a call that waits.
 #[derive(Default)]
-pub(crate) struct Clock {
-    /// Since when it waits for endpoints, and since when for one that is ready.
+pub(crate) struct WaitTimer {
+    /// When the wait for an endpoint began, and when the wait for a ready one.
     since: [Option<Instant>; 2],
-    /// What was due when it last woke: the call has looked at that, and need not again.
+    /// The deadline of the cluster that last ended a sleep. The call has acted on it.
     seen: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// One of the places for waiting calls.
-pub(crate) struct Place<T, P: Policy>(Arc<Cluster<T, P>>);
+/// Counts one call among those that wait, until it is dropped.
+pub(crate) struct WaitSlot<T, P: Policy>(Arc<Cluster<T, P>>);
 
-/// What ended a sleep.
-pub(crate) enum Alarm {
-    /// Something is due that may end the wait: the trial of an ejected endpoint.
+/// Why a sleep ended.
+pub(crate) enum Wakeup {
+    /// A deadline of the cluster has passed, such as the trial of an ejected endpoint.
     Due,
-    Patience,
+    /// The call has waited as long as it may.
+    Timeout,
 }
 
-impl Clock {
-    /// Sleeps until patience ends or something is due. Outside a tokio runtime there is no
-    /// clock to wake by, and patience has no end. `next_due` tells what is due after an instant.
+impl WaitTimer {
+    /// Sleeps until the timeout or the next deadline of the cluster.
+    ///
+    /// `next_due` returns the first deadline after an instant. Outside a tokio runtime there is no
+    /// timer, so the wait has no timeout.
     pub(crate) fn poll(
         &mut self,
-        patience: Duration,
-        parked: bool,
+        timeout: Duration,
+        has_unready: bool,
         next_due: impl FnOnce(Option<Instant>) -> Option<Instant>,
         cx: &mut Context<'_>,
-    ) -> Poll<Alarm> {
+    ) -> Poll<Wakeup> {
         if Handle::try_current().is_err() {
             return Poll::Pending;
         }
-        let end = *self.since[usize::from(parked)].get_or_insert_with(Instant::now) + patience;
+        let since = self.since[usize::from(has_unready)].get_or_insert_with(Instant::now);
+        let end = *since + timeout;
         let due = next_due(self.seen);
         let until = due.map_or(end, |due| due.min(end));
+        ready!(self.poll_sleep(until, cx));
+        if until < end {
+            self.seen = due;
+            return Poll::Ready(Wakeup::Due);
+        }
+        Poll::Ready(Wakeup::Timeout)
+    }
+
+    fn poll_sleep(&mut self, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
         if self.sleep.is_none() {
             self.sleep = sleep(until);
         }
@@ -59,31 +72,26 @@ impl Clock {
         if sleep.deadline() != until {
             sleep.as_mut().reset(until);
         }
-        ready!(sleep.as_mut().poll(cx));
-        if until < end {
-            self.seen = due;
-            return Poll::Ready(Alarm::Due);
-        }
-        Poll::Ready(Alarm::Patience)
+        sleep.as_mut().poll(cx)
     }
 }
 
-/// Returns a timer; none in a runtime that has no time driver, of which tokio tells only by
-/// a panic.
+/// Returns a timer; none in a runtime without a time driver, where tokio panics.
 fn sleep(until: Instant) -> Option<Pin<Box<Sleep>>> {
     catch_unwind(|| Box::pin(sleep_until(until))).ok()
 }
 
-impl<T, P: Policy> Place<T, P> {
+impl<T, P: Policy> WaitSlot<T, P> {
+    /// Counts a call that waits; none if `max_waiting` calls wait already.
     pub(crate) fn take(cluster: &Arc<Cluster<T, P>>) -> Option<Self> {
         let most = cluster.settings.max_waiting;
-        let more = |waiting| (waiting < most).then_some(waiting + 1);
-        let took = cluster.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        took.ok().map(|_| Self(Arc::clone(cluster)))
+        let one_more = |waiting| (waiting < most).then_some(waiting + 1);
+        let counted = cluster.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        counted.ok().map(|_| Self(Arc::clone(cluster)))
     }
 }
 
-impl<T, P: Policy> Drop for Place<T, P> {
+impl<T, P: Policy> Drop for WaitSlot<T, P> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -1,15 +1,13 @@
-//! Where one call has been, and should not go again.
+//! Where one call should not be sent.
 
-use crate::{
-    call::{attempts::Attempts, guard::Guard, sequence::Sequence},
-    cluster::{core::Occasion, node::NodeState},
-};
+use super::{attempts::Attempts, guard::Guard, sequence::Sequence};
+use crate::cluster::{core::Occasion, node::NodeState};
 
-/// The endpoints that a call should not be sent to, and how far it has searched for others.
+/// The endpoints that a call should not be sent to, and the state of its search for others.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusions {
-    /// Endpoints that the call waits for, and endpoints that failed to become ready for it, on
-    /// that occasion. Sorted by id; mostly empty.
+    /// Endpoints that the call waits for and endpoints that failed to become ready, each with the
+    /// occasion of its pick. Sorted by id; mostly empty.
     excluded: Vec<(u64, Occasion)>,
     /// Endpoints of earlier attempts: taken only if there is no other.
     attempts: Option<Attempts>,
@@ -31,7 +29,7 @@ impl Exclusions {
         &self.excluded
     }
 
-    /// Excludes an endpoint on the occasion on which it was picked.
+    /// Excludes an endpoint on the occasion of its pick.
     pub(crate) fn exclude(&mut self, guard: &Guard) {
         let (id, occasion) = (guard.node().id, guard.occasion());
         match self.find(id) {
@@ -40,7 +38,7 @@ impl Exclusions {
         }
     }
 
-    /// Lets an endpoint be picked again.
+    /// Excludes an endpoint no longer.
     pub(crate) fn readmit(&mut self, node: &NodeState) {
         if let Ok(i) = self.find(node.id) {
             self.excluded.remove(i);
@@ -67,7 +65,7 @@ impl Exclusions {
         self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node))
     }
 
-    /// Returns whether the call excludes and avoids nothing yet.
+    /// Returns whether the call neither excludes nor avoids an endpoint yet.
     #[inline]
     pub(crate) const fn is_fresh(&self) -> bool {
         self.excluded.is_empty() && self.attempts.is_none()
@@ -75,6 +73,6 @@ impl Exclusions {
 
     /// Returns whether this balancer has sent the request before.
     pub(crate) fn is_retry(&self, balancer: usize) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| attempts.has_been_at(balancer))
+        self.attempts.as_ref().is_some_and(|attempts| attempts.was_sent_by(balancer))
     }
 }

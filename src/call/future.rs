@@ -1,4 +1,4 @@
-//! The response future: waits for an endpoint if it must, then drives the call.
+//! The response future: waits for an endpoint if none is ready, then runs the call.
 
 use std::{
     fmt,
@@ -10,14 +10,14 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::{
+    attempts::Attempts,
+    completion::{Implied, Judge},
+    guard::Guard,
+    pick::Picked,
+    wait::Waiting,
+};
 use crate::{
-    call::{
-        attempts::Attempts,
-        completion::{Implied, Judge},
-        guard::Guard,
-        pick::Picked,
-        wait::Waiting,
-    },
     endpoint::Target,
     error::{BoxError, Error},
     policy::{Picker, Policy},
@@ -26,8 +26,13 @@ use crate::{
 pin_project! {
     /// The future of a balanced call.
     ///
-    /// Dropping it ends the call: what that means for the endpoint's health depends on
-    /// [`drop_counts_after`](crate::Health::drop_counts_after).
+    /// Dropping it ends the call. A call that is at least
+    /// [`drop_counts_after`](crate::Health::drop_counts_after) old then counts as a failure of the
+    /// endpoint.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is polled after its end.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Req, T, P, C, J = Implied>
     where
@@ -49,9 +54,9 @@ pin_project! {
         T::Service: Service<Req>,
         P: Policy,
     {
-        /// The endpoint was ready: the request is with it.
+        /// The request was sent.
         Running { #[pin] call: <T::Service as Service<Req>>::Future, guard: Guard },
-        /// Off the healthy path, so in a box: the future stays small.
+        /// Boxed, so that the future stays small.
         Waiting { waiting: Box<Waiting<Req, T, P, C>> },
         Failed { error: Option<Error> },
         Done,
@@ -89,13 +94,13 @@ where
     T::Service: Service<Req>,
     P: Policy,
 {
-    /// Sends the request with a service that was just ready.
+    /// Sends the request by a service that is ready.
     fn send(picked: Picked<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
         let Picked { mut service, mut guard } = picked;
         if let Some(attempts) = attempts {
-            attempts.note(guard.node());
+            attempts.add(guard.node());
         }
-        // The service is dropped in there, too: it may panic.
+        // The service is also dropped inside the guard, because its drop may panic.
         let call = guard.send(move || service.call(request));
         Self::Running { call, guard }
     }
@@ -115,37 +120,31 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            match this.state.as_mut().project() {
+            let result = match this.state.as_mut().project() {
                 Projected::Running { call, guard } => {
                     let result = ready!(guard.inside(|| call.poll(cx)));
                     let result = this.judge.end(guard, result);
-                    let result = result.map_err(|error| Error::call(guard.name(), error.into()));
-                    this.state.set(State::Done);
-                    return Poll::Ready(result);
+                    result.map_err(|error| Error::call(guard.name(), error.into()))
                 }
                 Projected::Waiting { waiting } => match ready!(waiting.poll(cx)) {
                     Ok((picked, request)) => {
                         let attempts = waiting.attempts().cloned();
                         this.state.set(State::Done);
                         this.state.set(State::send(picked, request, attempts.as_ref()));
+                        continue;
                     }
-                    Err(error) => {
-                        this.state.set(State::Done);
-                        return Poll::Ready(Err(error));
-                    }
+                    Err(error) => Err(error),
                 },
-                Projected::Failed { error } => {
-                    let error = error.take();
-                    this.state.set(State::Done);
-                    if let Some(error) = error {
-                        return Poll::Ready(Err(error));
-                    }
-                }
-                Projected::Done => panic!("a response future was polled after it had ended"),
-            }
+                Projected::Failed { error } => Err(error.take().expect(ENDED)),
+                Projected::Done => panic!("{ENDED}"),
+            };
+            this.state.set(State::Done);
+            return Poll::Ready(result);
         }
     }
 }
+
+const ENDED: &str = "a response future was polled after it had ended";
 
 impl<Req, T, P, C, J> fmt::Debug for ResponseFuture<Req, T, P, C, J>
 where

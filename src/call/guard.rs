@@ -1,7 +1,7 @@
-//! The guard of one call: it counts the call in and out, and reports its end, however it ends.
+//! The guard of one call: counts the call as in flight, and reports its end.
 //!
-//! The clock is read at most once at the end, and only if something needs the time: health, a
-//! trial, or a measurement.
+//! The end reads the clock at most once, and only if health, a trial or a measurement needs the
+//! time.
 
 use std::{cell::LazyCell, mem, sync::Arc, time::Duration};
 
@@ -19,38 +19,38 @@ use crate::{
     load::bounded::Permit,
 };
 
-/// One call's place on an endpoint.
+/// One call at one endpoint, in flight until the guard is closed or dropped.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only named by a sealed trait")]
 pub struct Guard {
     node: Arc<NodeState>,
     call: Admission,
-    /// Which service of the endpoint the call was given.
+    /// The version of the endpoint's service that the call uses.
     version: u32,
     stage: Stage,
     /// When the endpoint was picked; after a wait, when it became ready.
     started: Instant,
-    /// The call's place under a bound, if there is one.
+    /// Counts the call under a bound, if there is one.
     permit: Option<Permit>,
 }
 
 /// How far the call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The endpoint was picked, and the request was not sent.
+    /// The request was not sent yet.
     Picked,
     /// The call waits for the endpoint to become ready.
     Waiting,
     /// The request was sent.
     Running,
-    /// The outcome was reported, and the call goes on until its body ends.
+    /// The outcome was reported; the body has not ended yet.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
     Judged(End),
     Closed,
 }
 
-/// The time of one end, read when it is needed first.
-type Clock = LazyCell<Instant>;
+/// The time of an end, read at its first use.
+type LazyNow = LazyCell<Instant>;
 
 impl Guard {
     #[inline]
@@ -78,18 +78,17 @@ impl Guard {
         Arc::clone(&self.node.name)
     }
 
-    /// Returns whether the call tries an ejected endpoint.
+    /// Returns whether the call is the trial of an ejected endpoint.
     pub(crate) fn is_trial(&self) -> bool {
         self.call.kind == AdmissionKind::Trial
     }
 
-    /// Returns in which epoch, and with which service, the endpoint was picked.
+    /// Returns the epoch of the pick, and the version of the service.
     pub(crate) const fn occasion(&self) -> Occasion {
         (self.call.epoch, self.version)
     }
 
-    /// Notes that the call waits for the endpoint to become ready; it gives its place under a
-    /// bound back.
+    /// Starts a wait for the endpoint to become ready; returns the permit of a bound.
     pub(crate) fn wait(&mut self) {
         self.permit = None;
         self.stage = Stage::Waiting;
@@ -104,7 +103,7 @@ impl Guard {
         }
     }
 
-    /// Returns whether the endpoint would take this call if it were ready.
+    /// Returns whether the endpoint takes this call as soon as it is ready.
     pub(crate) fn is_open(&self, panic: bool) -> bool {
         let health = &self.node.health;
         let open = if self.is_trial() {
@@ -116,7 +115,7 @@ impl Guard {
         open && self.node.version() == self.version
     }
 
-    /// Ends a wait: returns whether the endpoint, now ready, still takes the call.
+    /// Ends a wait for an endpoint that is now ready; returns whether it still takes the call.
     pub(crate) fn renew(&mut self, panic: bool, now: Instant) -> bool {
         self.started = now;
         self.end_wait();
@@ -128,69 +127,68 @@ impl Guard {
         open
     }
 
-    /// Gives the call a place under a bound.
+    /// Counts the call under a bound.
     pub(crate) fn set_permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
-    /// Runs the code of the endpoint's service that sends the request.
+    /// Runs the code that sends the request.
     #[inline]
     pub(crate) fn send<R>(&mut self, call: impl FnOnce() -> R) -> R {
-        // The service was ready just now.
         self.node.set_unready(false);
         self.stage = Stage::Running;
         self.inside(call)
     }
 
-    /// Runs the endpoint's code: a panic in it is a failure of the endpoint.
+    /// Runs code of the endpoint; a panic in it counts as a failure of the endpoint.
     #[inline]
     pub(crate) fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        let panicking = Panicking(self);
+        let on_panic = FailOnPanic(self);
         let result = work();
-        mem::forget(panicking);
+        mem::forget(on_panic);
         result
     }
 
     /// Ends the call with its outcome.
     #[inline]
     pub(crate) fn close(&mut self, outcome: Outcome) {
-        self.end(outcome.into(), &Clock::new(Instant::now));
+        self.end(outcome.into(), &LazyNow::new(Instant::now));
     }
 
-    /// Ends a call that was not sent because the endpoint failed to become ready.
+    /// Ends a call whose endpoint failed to become ready; the request was not sent.
     pub(crate) fn fail_unsent(&mut self) {
-        self.end(End::Failure, &Clock::new(Instant::now));
+        self.end(End::Failure, &LazyNow::new(Instant::now));
     }
 
     #[inline]
-    fn end(&mut self, end: End, clock: &Clock) {
+    fn end(&mut self, end: End, now: &LazyNow) {
         self.end_wait();
         self.stage = Stage::Closed;
         self.node.counters.count(end);
-        self.report(end, clock);
+        self.report(end, now);
     }
 
-    /// Reports an end to measurement, health and, if need be, the cluster.
+    /// Reports an end to the meter, to health and, if health needs it, to the cluster.
     #[inline]
-    fn report(&self, end: End, clock: &Clock) {
-        self.measure(end, clock);
+    fn report(&self, end: End, now: &LazyNow) {
+        self.measure(end, now);
         let report = self.node.health.end(self.call, end, &self.node.limits);
         if report == Report::Nothing {
             return;
         }
         if let Some(cluster) = self.node.cluster() {
-            cluster.report(&self.node, self.call, self.started, report, **clock);
+            cluster.report(&self.node, self.call, self.started, report, **now);
         }
     }
 
     #[inline]
-    fn measure(&self, end: End, clock: &Clock) {
+    fn measure(&self, end: End, now: &LazyNow) {
         let Some(meter) = &self.node.meter else { return };
         let end = if end.is_failure(&self.node.limits) { End::Failure } else { end };
         if !meter.minds(end) {
             return;
         }
-        let now = **clock;
+        let now = **now;
         let in_epoch = self.node.health.epoch() == self.call.epoch;
         let window = if in_epoch { Some(&self.node.window) } else { None };
         meter.note(&self.node.pace, window, end, self.age(now), now);
@@ -201,10 +199,10 @@ impl Guard {
     }
 }
 
-/// Calls that go on after their response has begun, until a body ends.
+/// Calls that last until the end of the response's body.
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
 impl Guard {
-    /// Hands the call over to another guard; this one has nothing left to do.
+    /// Moves the call to another guard and closes this one.
     pub(crate) fn hand_over(&mut self) -> Self {
         Self {
             node: Arc::clone(&self.node),
@@ -216,8 +214,8 @@ impl Guard {
         }
     }
 
-    /// Notes that the response has begun and its end decides: an endpoint on trial may be tried
-    /// by another call if that takes long.
+    /// Reports that the response has begun. A trial then holds a lease: if the body takes longer,
+    /// another call may try the endpoint.
     pub(crate) fn answer(&self) {
         if self.is_trial()
             && let Some(cluster) = self.node.cluster()
@@ -226,14 +224,14 @@ impl Guard {
         }
     }
 
-    /// Reports the outcome of a call that goes on until its body ends.
+    /// Reports the outcome of a call before its body ends.
     pub(crate) fn tell(&mut self, outcome: Outcome) {
         let end = outcome.into();
         self.stage = Stage::Judged(end);
-        self.report(end, &Clock::new(Instant::now));
+        self.report(end, &LazyNow::new(Instant::now));
     }
 
-    /// Ends a call whose outcome was reported.
+    /// Ends a call whose outcome was reported before.
     pub(crate) fn finish(&mut self) {
         if let Stage::Judged(end) = self.stage {
             self.stage = Stage::Closed;
@@ -241,10 +239,10 @@ impl Guard {
         }
     }
 
-    /// Ends a call whose caller has seen a good head, and wants no more of the body.
+    /// Ends a call whose body the caller dropped after a good head.
     pub(crate) fn let_go(&mut self) {
         if self.stage == Stage::Running {
-            self.end(End::BodyDropped, &Clock::new(Instant::now));
+            self.end(End::BodyDropped, &LazyNow::new(Instant::now));
         }
     }
 }
@@ -256,25 +254,25 @@ impl Drop for Guard {
             return;
         }
         self.end_wait();
-        // Before the report: the calls that it wakes find the place free.
+        // Dropped before the report, which wakes calls that may take the permit.
         self.permit = None;
-        let clock = Clock::new(Instant::now);
+        let now = LazyNow::new(Instant::now);
         match self.stage {
-            Stage::Running => self.end(End::Dropped(self.age(*clock)), &clock),
+            Stage::Running => self.end(End::Dropped(self.age(*now)), &now),
             Stage::Judged(end) => self.node.counters.count(end),
-            Stage::Picked if self.is_trial() => self.report(End::Unsent, &clock),
+            Stage::Picked if self.is_trial() => self.report(End::Unsent, &now),
             Stage::Picked | Stage::Waiting | Stage::Closed => {}
         }
     }
 }
 
-/// Ends the call as a failure if it is dropped: then the endpoint's code has panicked.
-struct Panicking<'a>(&'a mut Guard);
+/// Ends the call as a failure when it is dropped by a panic of the endpoint's code.
+struct FailOnPanic<'a>(&'a mut Guard);
 
-impl Drop for Panicking<'_> {
+impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         self.0.permit = None;
-        self.0.end(End::Failure, &Clock::new(Instant::now));
+        self.0.end(End::Failure, &LazyNow::new(Instant::now));
     }
 }
 
@@ -284,7 +282,7 @@ impl From<Outcome> for End {
             Outcome::Success => Self::Success,
             Outcome::Failure => Self::Failure,
             Outcome::Overload => Self::Overload(None),
-            Outcome::OverloadFor(asked) => Self::Overload(Some(asked)),
+            Outcome::OverloadFor(duration) => Self::Overload(Some(duration)),
             Outcome::Neutral => Self::Neutral,
         }
     }

@@ -1,4 +1,4 @@
-//! The way of one call: an endpoint is picked, perhaps waited for, called, and its end reported.
+//! One call, from the pick of its endpoint to the report of its end.
 
 pub(crate) mod attempts;
 pub(crate) mod completion;
@@ -9,6 +9,7 @@ pub(crate) mod guard;
 pub(crate) mod pick;
 pub(crate) mod sequence;
 mod trial;
+mod unready;
 mod view;
 pub(crate) mod wait;
 

@@ -1,7 +1,7 @@
-//! From the snapshot to an endpoint that takes the call.
+//! Picks an endpoint from the snapshot.
 //!
-//! The first choice is one pick of the policy. If the call cannot use it, further candidates come
-//! from one lazy [sequence](super::sequence), which also holds the one order of preference.
+//! The first choice is one pick of the policy. If the call cannot use it, a lazy
+//! [sequence](super::sequence) yields further candidates, best rank first.
 
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::{
     policy::{PickContext, PickResult, Picker, Policy, rotate},
 };
 
-/// An endpoint that was picked: the call's place there, and the service that will make it.
+/// An endpoint that was picked: its service, and the guard of the call.
 #[derive(Debug)]
 pub(crate) struct Picked<S> {
     pub(crate) service: S,
@@ -30,20 +30,21 @@ pub(crate) struct Picked<S> {
 /// Why no endpoint was picked.
 #[derive(Debug)]
 pub(crate) enum Missed {
-    /// The policy did not name one.
+    /// The policy refused the request or returned an invalid index.
     Policy(Error),
-    /// None may be picked.
+    /// No endpoint is eligible.
     Nothing(Counts),
-    /// All that may be picked are excluded, or have left service since the snapshot.
+    /// All eligible endpoints are excluded, or were ejected or drained after the snapshot.
     Closed(Counts),
-    /// The picker of this generation is used up.
+    /// The picker of this generation has to be built anew.
     UsedUp(u64),
 }
 
-/// How many snapshots a pick reads at most: a newer one may serve where the last did not.
+/// How many snapshots a pick reads at most. A newer one may have an endpoint for the call; the
+/// number is small, so that a pick never loops while endpoints change quickly.
 const SNAPSHOTS: usize = 3;
 
-/// Picks an endpoint and counts the call in there.
+/// Picks an endpoint and counts the call as in flight there.
 #[inline]
 pub(crate) fn pick<T, P, Req, S>(
     cluster: &Cluster<T, P>,
@@ -60,13 +61,13 @@ where
     if cluster.is_due(now)
         && let Some((node, guard)) = trial::start(cluster, request, exclusions, now)
     {
-        return Ok(attached(guard, &node.target, attach));
+        return Ok(attach_service(guard, &node.target, attach));
     }
     let mut missed = Missed::Nothing(Counts::default());
     for _ in 0..SNAPSHOTS {
         let snapshot = cluster.snapshot.load();
         missed = match choose(cluster, &snapshot, request, exclusions, now) {
-            Ok((node, guard)) => return Ok(attached(guard, &node.target, attach)),
+            Ok((node, guard)) => return Ok(attach_service(guard, &node.target, attach)),
             Err(missed) => missed,
         };
         drop(snapshot);
@@ -80,7 +81,7 @@ where
 }
 
 #[inline]
-fn attached<T, S>(mut guard: Guard, target: &T, attach: impl Fn(&T) -> S) -> Picked<S> {
+fn attach_service<T, S>(mut guard: Guard, target: &T, attach: impl Fn(&T) -> S) -> Picked<S> {
     let service = guard.inside(|| attach(target));
     Picked { service, guard }
 }
@@ -101,26 +102,26 @@ where
     if snapshot.eligible.is_empty() {
         return Err(Missed::Nothing(snapshot.counts));
     }
-    // The healthy path: nothing is excluded, there is no bound, and the endpoint is open.
+    // The usual case: no exclusions and no bound.
     if exclusions.is_fresh()
         && cluster.bounded.is_none()
         && let Some(picker) = &snapshot.picker
     {
         let view = View { snapshot, accepts: |index| snapshot.is_open(index), now };
         let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
-        let (_, node) = named(snapshot, picker.pick(request, &cx), &cx)?;
+        let (_, node) = resolve(snapshot, picker.pick(request, &cx), &cx)?;
         if let Some(epoch) = node.state.health.admit(snapshot.panic) {
             let call = Admission { epoch, kind: AdmissionKind::Eligible };
             return Ok((node, Guard::new(node, call, None, now)));
         }
     }
-    choose_among(cluster, snapshot, request, exclusions, now)
+    choose_by_rank(cluster, snapshot, request, exclusions, now)
 }
 
-/// Chooses for a call that excludes endpoints, or under a bound, or after its first choice has
-/// left service.
+/// Chooses for a call that excludes endpoints, for a call under a bound, and after a first choice
+/// that was ejected or drained.
 #[cold]
-fn choose_among<'s, T, P, Req>(
+fn choose_by_rank<'s, T, P, Req>(
     cluster: &Cluster<T, P>,
     snapshot: &'s Snapshot<T, P::Picker>,
     request: &Req,
@@ -133,14 +134,14 @@ where
     Req: ?Sized,
 {
     let picker = snapshot.picker.as_ref().ok_or_else(|| Missed::Policy(cluster.no_picker()))?;
-    // One call at a time, so that the bound is exact.
+    // Locked until the call is counted, so that the bound is exact.
     let mut held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
     let mut sequence = std::mem::take(&mut exclusions.sequence);
     let seed = sequence.seed(|| cluster.tickets.draw_seed());
     let search = Search { snapshot, exclusions, held: held.as_deref() };
     let view = View { snapshot, accepts: |index| search.accepts(index), now };
     let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, seed);
-    let index = search.run(picker, request, &cx, &mut sequence);
+    let index = search.find(picker, request, &cx, &mut sequence);
     exclusions.sequence = sequence;
     let node = snapshot.nodes.get(index?).ok_or(Missed::Closed(snapshot.counts))?;
     let epoch = node.state.health.admit(snapshot.panic).ok_or(Missed::Closed(snapshot.counts))?;
@@ -154,14 +155,14 @@ where
 struct Search<'a, T, B> {
     snapshot: &'a Snapshot<T, B>,
     exclusions: &'a Exclusions,
-    /// The calls that run, under a bound.
+    /// The running calls, if their number is bounded.
     held: Option<&'a Held>,
 }
 
 impl<T, B> Search<'_, T, B> {
-    /// Returns the index of the best member: the one that the caller prefers, the policy's first
-    /// choice if the call can use it, else the next candidate.
-    fn run<Req: ?Sized>(
+    /// Returns the index of the best member: the preferred one, else the policy's first choice,
+    /// else the next candidate.
+    fn find<Req: ?Sized>(
         &self,
         picker: &B,
         request: &Req,
@@ -175,7 +176,7 @@ impl<T, B> Search<'_, T, B> {
             if let Some(index) = self.preferred() {
                 return Ok(index);
             }
-            let (index, _) = named(self.snapshot, picker.pick(request, cx), cx)?;
+            let (index, _) = resolve(self.snapshot, picker.pick(request, cx), cx)?;
             if self.accepts(index) {
                 return Ok(index);
             }
@@ -186,41 +187,40 @@ impl<T, B> Search<'_, T, B> {
         found.ok_or(Missed::Closed(self.snapshot.counts))
     }
 
-    /// Returns the member that the caller prefers, if the call can use it.
+    /// Returns the member that the attempts prefer, if the call can use it.
     fn preferred(&self) -> Option<usize> {
         let name = self.exclusions.attempts()?.preferred()?;
         let index = self.snapshot.nodes.iter().position(|node| node.state.name == name)?;
         self.accepts(index).then_some(index)
     }
 
-    /// Returns whether the call can use a first choice. Whether that was ready last time plays no
-    /// part: the call finds out.
+    /// Returns whether the call can use a first choice, ready or not: the call polls it.
     fn accepts(&self, index: usize) -> bool {
         self.rank(index).is_some_and(|rank| rank <= Rank::new(false, false, true))
     }
 
-    /// Returns how well a member suits the call; none if it cannot take it.
+    /// Returns the rank of a member; none if it cannot take the call.
     fn rank(&self, index: usize) -> Option<Rank> {
         let node = self.snapshot.nodes.get(index)?;
         let state = &node.state;
         if !self.snapshot.is_open(index) || self.exclusions.excludes(state) {
             return None;
         }
-        let full = self.held.is_some_and(|held| !self.snapshot.has_room(held, index));
+        let full = self.held.is_some_and(|held| !self.snapshot.is_below_bound(held, index));
         Some(Rank::new(full, self.exclusions.was_tried(state), state.is_unready()))
     }
 }
 
-/// Finds the member that the policy chose.
+/// Returns the member that a pick result stands for.
 #[inline]
-fn named<'s, T, B>(
+fn resolve<'s, T, B>(
     snapshot: &'s Snapshot<T, B>,
     result: PickResult,
     cx: &PickContext<'_>,
 ) -> Result<(usize, &'s Node<T>), Missed> {
     let result = match result {
         PickResult::Any => rotate(cx, |ticket, n| ticket % n),
-        named => named,
+        other => other,
     };
     match result {
         PickResult::Member(index) => match snapshot.nodes.get(index) {

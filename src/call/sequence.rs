@@ -1,71 +1,73 @@
-//! The one lazy sequence of further candidates, and the one order of preference among them.
+//! A lazy sequence of candidates, in the order of their ranks.
 
 use crate::policy::Candidates;
 
-/// How well an endpoint suits a call: the lower, the better. Endpoints of one rank are taken in
-/// the order of the candidates.
+/// How well an endpoint suits a call: a lower rank is better.
+///
+/// Endpoints of one rank are taken in the order of the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u8);
 
 impl Rank {
     pub(crate) const BEST: Self = Self(0);
 
-    /// With room before full, untried before tried, ready before not ready.
+    /// Below the bound before at it, then untried before tried, then ready before unready.
     pub(crate) const fn new(full: bool, tried: bool, unready: bool) -> Self {
         Self(4 * full as u8 + 2 * tried as u8 + unready as u8)
     }
 }
 
-/// A walk through the candidates of one call in one generation, which goes on where it stopped:
-/// however many endpoints are found not ready one after the other, each is passed once for each
-/// rank.
+/// A walk through the candidates of one call in one generation.
+///
+/// It continues where it stopped. So each candidate is visited once for each rank, also if the call
+/// finds many unready endpoints one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
-    /// None until the first walk.
     walk: Option<Walk>,
-    /// Seeds the order of the candidates; drawn once for each call that needs it.
+    /// Seeds the order of the candidates.
     seed: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Walk {
     generation: u64,
-    /// Candidates of up to this rank are taken now.
+    /// This pass takes candidates of up to this rank.
     rank: Rank,
-    /// The lowest rank above that was seen in this pass.
+    /// The lowest rank above it that this pass has seen.
     next_rank: Option<Rank>,
-    part: Candidates,
-    /// The place in the part.
-    place: usize,
-    /// How many candidates the parts before held.
+    chunk: Candidates,
+    /// The position in the chunk.
+    position: usize,
+    /// How many candidates the earlier chunks held.
     passed: usize,
 }
 
 impl Walk {
     const fn new(generation: u64, rank: Rank) -> Self {
-        let part = Candidates::after(0);
-        Self { generation, rank, next_rank: None, part, place: 0, passed: 0 }
+        let chunk = Candidates::after(0);
+        Self { generation, rank, next_rank: None, chunk, position: 0, passed: 0 }
     }
 
-    /// Returns the next candidate of this pass, unless more than `most` were passed: then the
-    /// picker repeats itself. `fill` continues the sequence.
+    /// Returns the next candidate of this pass; `fill` continues the sequence.
+    ///
+    /// Ends once more than `most` candidates have passed: the picker then repeats them.
     fn next(&mut self, most: usize, fill: &impl Fn(usize, &mut Candidates)) -> Option<usize> {
-        if self.place == self.part.len() {
+        if self.position == self.chunk.len() {
             if self.passed > most {
                 return None;
             }
-            self.passed += self.part.len();
-            (self.part, self.place) = (Candidates::after(self.passed), 0);
-            fill(self.passed, &mut self.part);
+            self.passed += self.chunk.len();
+            (self.chunk, self.position) = (Candidates::after(self.passed), 0);
+            fill(self.passed, &mut self.chunk);
         }
-        let index = self.part.get(self.place)?;
-        self.place += 1;
+        let index = self.chunk.get(self.position)?;
+        self.position += 1;
         Some(index)
     }
 }
 
 impl Sequence {
-    /// Begins the walk of a generation; returns false if it was begun before.
+    /// Begins the walk of a generation; returns false if that has begun already.
     pub(crate) fn begin(&mut self, generation: u64) -> bool {
         if self.walk.as_ref().is_some_and(|walk| walk.generation == generation) {
             return false;
@@ -74,13 +76,13 @@ impl Sequence {
         true
     }
 
-    /// Returns the seed of the call, drawn when it is needed first.
+    /// Returns the seed of the call, which the first use draws.
     pub(crate) fn seed(&mut self, draw: impl FnOnce() -> u64) -> u64 {
         *self.seed.get_or_insert_with(draw)
     }
 
-    /// Returns the next candidate that is best for the call, of `most` members. `rank` returns none
-    /// for a member that cannot take it.
+    /// Returns the next candidate of the best rank, of `most` members. `rank` returns none for a
+    /// member that cannot take the call.
     pub(crate) fn next(
         &mut self,
         generation: u64,
@@ -98,7 +100,7 @@ impl Sequence {
                 }
                 walk.next_rank = Some(walk.next_rank.map_or(rank, |lowest| lowest.min(rank)));
             }
-            // The next pass takes the next rank; without one the walk stays at its end.
+            // Without a next rank the walk stays at its end.
             *walk = Walk::new(generation, walk.next_rank?);
         }
     }
@@ -121,7 +123,7 @@ mod tests {
         let [best, unready, tried] =
             [Rank::BEST, Rank::new(false, false, true), Rank::new(false, true, false)];
         let ranks = [Some(tried), Some(best), None, Some(unready), Some(best)];
-        // What was taken is passed again where its rank has not changed.
+        // A candidate that was taken comes again in the next pass if its rank is the same.
         assert_eq!(walk(&ranks), [1, 4, 1, 3, 4, 0, 1, 3, 4]);
         assert_eq!(walk(&[None, None]), [0; 0]);
         assert_eq!(walk(&[]), [0; 0]);
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_of_many_parts_is_walked_whole() {
+    fn a_sequence_of_many_chunks_is_walked_to_its_end() {
         let ranks = vec![Some(Rank::BEST); 1_000];
         assert_eq!(walk(&ranks), (0..1_000).collect::<Vec<_>>());
     }

@@ -1,4 +1,4 @@
-//! What a pick sees of its snapshot.
+//! What a pick may read of its snapshot.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     util::fraction::FULL,
 };
 
-/// A snapshot at an instant, for a request that the members take as `accepts` says.
+/// A snapshot at an instant. `accepts` returns whether a member takes the request.
 pub(super) struct View<'s, T, B, A> {
     pub(super) snapshot: &'s Snapshot<T, B>,
     pub(super) accepts: A,

@@ -1,4 +1,4 @@
-//! A batch of changes by ids, ready to be applied under the lock.
+//! A batch of changes by ids, to be applied under the lock.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,7 @@ use crate::{
     endpoint::Endpoint, health::evidence::Limits, load::Meter, policy::Member, util::fraction::FULL,
 };
 
-/// The changes of one batch.
+/// The changes of one batch, in order.
 #[derive(Debug)]
 pub(crate) struct Batch<T>(Vec<Op<T>>);
 
@@ -30,7 +30,7 @@ enum Op<T> {
     Remove(u64),
 }
 
-/// What the record of a new endpoint is made with.
+/// Creates the records of new endpoints.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     pub(crate) cluster: Weak<dyn Reports>,
@@ -55,9 +55,9 @@ impl<T> Batch<T> {
 
     /// Returns how many members there are after the batch, if there were `members` before.
     pub(crate) fn members_after(&self, members: usize) -> usize {
-        let count = |wanted: fn(&Op<T>) -> bool| self.0.iter().filter(|op| wanted(op)).count();
-        let joined = members + count(|op| matches!(op, Op::Insert(..)));
-        joined.saturating_sub(count(|op| matches!(op, Op::Remove(_))))
+        let inserts = self.0.iter().filter(|op| matches!(op, Op::Insert(..))).count();
+        let removes = self.0.iter().filter(|op| matches!(op, Op::Remove(_))).count();
+        (members + inserts).saturating_sub(removes)
     }
 
     /// Returns the sum of the weights in the batch.
@@ -69,8 +69,10 @@ impl<T> Batch<T> {
         self.0.iter().map(weight).sum()
     }
 
-    /// Adds a change; `keys` holds the members after all changes so far. The name of a new member
-    /// is made here, outside the lock, because it is the user's code.
+    /// Adds a change; `keys` holds the members after all changes so far.
+    ///
+    /// The name of a new member comes from the user's `Display`, so it is made here, outside the
+    /// lock.
     pub(crate) fn push<K: Hash + Eq + fmt::Display>(
         &mut self,
         change: Change<K, Endpoint<T>>,
@@ -95,10 +97,10 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Returns the members after the changes, if none is kept that is removed.
+    /// Returns the members after the changes. `keep_last` is not taken into account.
     pub(crate) fn plan(&self, members: &[Member]) -> Vec<Member> {
         let mut members = members.to_vec();
-        let mut gone = HashSet::new();
+        let mut removed = HashSet::new();
         for op in &self.0 {
             match op {
                 Op::Insert(state, endpoint) => members.push(Member {
@@ -116,23 +118,24 @@ impl<T> Batch<T> {
                     }
                 }
                 Op::Remove(id) => {
-                    gone.insert(*id);
+                    removed.insert(*id);
                 }
             }
         }
-        members.retain(|member| !gone.contains(&member.id));
+        members.retain(|member| !removed.contains(&member.id));
         members
     }
 }
 
 impl<T> Locked<T> {
-    /// Adds and replaces the nodes of a batch; returns its changes for the core. Nodes that are
-    /// removed stay until the core lets go of them.
-    pub(super) fn take_batch(&mut self, batch: Batch<T>) -> Vec<MemberChange> {
-        batch.0.into_iter().map(|op| self.take(op)).collect()
+    /// Adds and replaces the nodes of a batch; returns its changes for the core.
+    ///
+    /// Removed nodes stay until the effects of the core list them.
+    pub(super) fn apply_batch(&mut self, batch: Batch<T>) -> Vec<MemberChange> {
+        batch.0.into_iter().map(|op| self.apply_op(op)).collect()
     }
 
-    fn take(&mut self, op: Op<T>) -> MemberChange {
+    fn apply_op(&mut self, op: Op<T>) -> MemberChange {
         match op {
             Op::Insert(state, endpoint) => {
                 let (target, weight, traits) = endpoint.into_parts();

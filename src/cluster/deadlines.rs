@@ -1,4 +1,4 @@
-//! From when on a call has something to do at the door.
+//! The instants from which a call has work to do under the lock.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,20 +9,23 @@ use tokio::time::Instant;
 
 use crate::util::time;
 
-/// The door's deadlines: set behind it, and read by every call. In nanoseconds since `origin`.
+/// The deadlines of the cluster, in nanoseconds since `origin`.
+///
+/// They are set under the lock, and each call reads them without it.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     origin: Instant,
-    /// The first of all: while all is well, a call reads only this.
+    /// The earliest deadline, the only one that each call reads.
     any: AtomicU64,
-    /// What was gathered is to be published.
+    /// The publication of gathered transitions.
     publish: AtomicU64,
-    /// Time itself has moved something.
+    /// The next change of a capacity, or the end of an interval.
     moves: AtomicU64,
-    /// Somebody is to be tried.
+    /// The first trial of an ejected endpoint.
     trial: AtomicU64,
 }
 
+/// No deadline.
 const NEVER: u64 = u64::MAX;
 
 impl Deadlines {
@@ -50,35 +53,35 @@ impl Deadlines {
         self.any.store(publish.min(moves).min(trial), Ordering::Release);
     }
 
-    /// Returns whether anything is due. Cost: one load while nothing ever is.
+    /// Returns whether a deadline has passed. Cost: one load while there is none.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.passed(&self.any, now)
     }
 
-    /// Returns when the first thing is due.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         let due = self.any.load(Ordering::Acquire);
         (due != NEVER).then(|| self.origin + Duration::from_nanos(due))
     }
 
-    /// Returns whether somebody is to be tried.
+    /// Returns whether a trial is due.
     pub(crate) fn is_trial_due(&self, now: Instant) -> bool {
         self.passed(&self.trial, now)
     }
 
-    /// Returns whether what was gathered is to be published.
+    /// Returns whether gathered transitions are to be published.
     pub(crate) fn is_publication_due(&self, now: Instant) -> bool {
         self.passed(&self.publish, now)
     }
 
-    /// Returns whether something was gathered.
+    /// Returns whether transitions were gathered.
     pub(crate) fn has_gathered(&self) -> bool {
         self.publish.load(Ordering::Acquire) != NEVER
     }
 
-    /// Claims what time has moved, if that is due: one call does it, and the others need not
-    /// wait at the door. It must go to the door, where the deadlines are set anew.
+    /// Claims the changes of capacities, if they are due. One call gets the claim, so that the
+    /// others do not wait for the lock; it must take the lock and set the deadlines again.
     pub(crate) fn claim_moves(&self, now: Instant) -> bool {
         let due = self.moves.load(Ordering::Acquire);
         let relaxed = Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! How discovery is doing.
+//! The state of discovery.
 
 use std::{
     any::Any,
@@ -12,59 +12,60 @@ use std::{
 
 use crate::{error::BoxError, util::lock};
 
-/// How discovery is doing.
+/// The state of discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Discovery {
-    /// No change has been seen yet.
+    /// No change was published yet.
     Starting,
-    /// Changes are applied as they come.
+    /// The driver applies the changes of the stream.
     Following,
-    /// The stream has ended; the set stays as it is.
+    /// The stream has ended; the set stays unchanged.
     Ended,
-    /// The driver was dropped before the stream ended, or panicked; the set stays as it is.
+    /// The driver was dropped before the stream ended, or panicked; the set stays unchanged.
     Stopped,
 }
 
-/// Shared by the driver, which writes it, and the calls, which read it while they wait.
+/// The progress of discovery. The driver writes it; calls that wait read it.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     state: AtomicU8,
     updated: AtomicBool,
     errors: AtomicU64,
     policy_panics: AtomicU64,
-    /// The last compile panicked: the snapshot is older than the set.
+    /// The last build of a picker panicked, so the snapshot is older than the set.
     unbuilt: AtomicBool,
-    /// The error since the last change, and what a policy last panicked with.
-    words: Mutex<Words>,
+    messages: Mutex<Messages>,
 }
 
-/// How far discovery has come. Whoever reads it, and then the snapshot, sees a snapshot that
-/// is at least as new.
+/// How far discovery has come. A snapshot that is read after the flags is at least as new as they
+/// are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told {
+pub(crate) struct ProgressFlags {
     /// A first update was published.
     pub(crate) updated: bool,
-    /// No other will be.
+    /// No update will follow.
     pub(crate) finished: bool,
 }
 
 #[derive(Debug, Default)]
-struct Words {
-    error: Option<Shared>,
+struct Messages {
+    /// The last error of discovery since the last change.
+    error: Option<SharedError>,
+    /// The message of the last panic of the policy.
     panic: Option<String>,
 }
 
 impl Progress {
-    /// Notes that changes were applied and published.
+    /// Records that changes were applied and published.
     pub(crate) fn updated(&self) {
         self.updated.store(true, Ordering::Release);
-        lock(&self.words).error = None;
+        lock(&self.messages).error = None;
     }
 
     pub(crate) fn failed(&self, error: Arc<dyn StdError + Send + Sync>) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        lock(&self.words).error = Some(Shared(error));
+        lock(&self.messages).error = Some(SharedError(error));
     }
 
     pub(crate) fn finish(&self, stopped: bool) {
@@ -76,7 +77,7 @@ impl Progress {
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         self.policy_panics.fetch_add(1, Ordering::Relaxed);
         self.unbuilt.store(true, Ordering::Release);
-        lock(&self.words).panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
+        lock(&self.messages).panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
     }
 
     pub(crate) fn picker_built(&self) {
@@ -96,8 +97,8 @@ impl Progress {
         }
     }
 
-    pub(crate) fn told(&self) -> Told {
-        Told { updated: self.has_updated(), finished: self.has_finished() }
+    pub(crate) fn flags(&self) -> ProgressFlags {
+        ProgressFlags { updated: self.has_updated(), finished: self.has_finished() }
     }
 
     fn has_updated(&self) -> bool {
@@ -116,29 +117,29 @@ impl Progress {
         self.policy_panics.load(Ordering::Relaxed)
     }
 
-    /// Returns the error that came after the last change.
+    /// Returns the last error of discovery since the last change.
     pub(crate) fn last_error(&self) -> Option<BoxError> {
-        lock(&self.words).error.clone().map(Into::into)
+        lock(&self.messages).error.clone().map(Into::into)
     }
 
     pub(crate) fn last_panic(&self) -> Option<String> {
-        lock(&self.words).panic.clone()
+        lock(&self.messages).panic.clone()
     }
 }
 
-/// An error that many calls may fail with.
+/// An error that is the cause of the errors of many calls.
 #[derive(Debug, Clone)]
-struct Shared(Arc<dyn StdError + Send + Sync>);
+struct SharedError(Arc<dyn StdError + Send + Sync>);
 
-impl fmt::Display for Shared {
+impl fmt::Display for SharedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl StdError for Shared {
+impl StdError for SharedError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // The shared error is itself a link, so that it can be found by its type.
+        // The inner error itself is the source, so that callers can downcast it.
         Some(&*self.0)
     }
 }

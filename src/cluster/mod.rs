@@ -1,8 +1,8 @@
-//! The set of endpoints and everything that changes it: what all clones of a balancer share.
+//! The state that all clones of a balancer share: the set of endpoints, and its updates.
 //!
-//! The [core] decides under one lock; the cluster applies its effects, publishes the next
-//! snapshot by one atomic store, and wakes the calls that wait. It knows no source of endpoints,
-//! no check and no client.
+//! The [core] decides under one lock. The cluster applies its effects, publishes the next snapshot
+//! by one atomic store, and wakes the calls that wait. It does not depend on sources of endpoints,
+//! checks or clients.
 
 pub(crate) mod batch;
 pub(crate) mod core;
@@ -10,6 +10,7 @@ mod deadlines;
 pub(crate) mod discovery;
 pub(crate) mod node;
 pub(crate) mod nodes;
+pub(crate) mod prepare;
 pub(crate) mod publish;
 mod reports;
 pub(crate) mod settings;
@@ -37,7 +38,7 @@ use crate::{
     util::lock,
 };
 
-/// What all clones of a balancer share.
+/// The state that all clones of a balancer share.
 pub(crate) struct Cluster<T, P: Policy> {
     pub(crate) snapshot: ArcSwap<Snapshot<T, P::Picker>>,
     deadlines: Deadlines,
@@ -48,18 +49,18 @@ pub(crate) struct Cluster<T, P: Policy> {
     locked: Mutex<Locked<T>>,
     pub(crate) progress: Progress,
     events: Events,
-    /// What is measured of calls, if anything is.
+    /// Measures calls, if the policy or health needs it.
     pub(crate) meter: Option<Arc<Meter>>,
     spawner: Spawner,
-    /// Calls that run, if the policy bounds their number for each endpoint.
+    /// The running calls of each endpoint, if the policy bounds them.
     pub(crate) bounded: Option<Arc<Bounded>>,
-    /// Calls that wait for an endpoint.
+    /// How many calls wait for an endpoint.
     pub(crate) waiting: AtomicUsize,
-    /// Wakes calls that wait, when they may find an endpoint or an error.
+    /// Wakes the calls that wait, after each change.
     pub(crate) changed: Arc<Notify>,
 }
 
-/// What is under the lock.
+/// The state under the lock.
 #[derive(Debug)]
 struct Locked<T> {
     core: Core,
@@ -67,13 +68,13 @@ struct Locked<T> {
     nodes: Vec<Arc<Node<T>>>,
     /// How the nodes differ from those of the published snapshot.
     unpublished: Changes,
-    /// Nodes that have left or were replaced: their services are dropped outside the lock.
+    /// Nodes that have left or were replaced. Their targets are dropped outside the lock.
     discarded: Vec<Arc<Node<T>>>,
-    /// When the snapshot was published.
+    /// When the last snapshot was published.
     published: Instant,
-    /// Whether too few endpoints were healthy then.
+    /// Whether too few endpoints were healthy at that instant.
     panic: bool,
-    /// Transitions that the published snapshot does not show yet.
+    /// How many transitions are not in the published snapshot yet.
     gathered: usize,
 }
 
@@ -112,12 +113,12 @@ impl<T, P: Policy> Cluster<T, P> {
         cluster
     }
 
-    /// Returns a number that tells this balancer from others.
-    pub(crate) fn address(&self) -> usize {
+    /// Returns a number that is unique to this balancer.
+    pub(crate) fn balancer(&self) -> usize {
         std::ptr::from_ref(self).cast::<()>().addr()
     }
 
-    /// Spawns the driver, if that could not be done before.
+    /// Spawns the driver, if there was no runtime before.
     #[inline]
     pub(crate) fn spawn_driver(&self) {
         self.spawner.spawn_pending();
@@ -127,7 +128,7 @@ impl<T, P: Policy> Cluster<T, P> {
         &self.spawner
     }
 
-    /// Notes an error that discovery has yielded.
+    /// Records an error of the discovery stream.
     pub(crate) fn discovery_failed(&self, error: BoxError) {
         let error: Arc<dyn std::error::Error + Send + Sync> = error.into();
         self.progress.failed(Arc::clone(&error));
@@ -136,8 +137,7 @@ impl<T, P: Policy> Cluster<T, P> {
         self.changed.notify_waiters();
     }
 
-    /// Reads the core and the snapshot that shows it, both of one moment. Also says whether the
-    /// snapshot shows all members.
+    /// Reads the core and the snapshot under the lock, and whether the snapshot has all members.
     pub(crate) fn inspect<R>(
         &self,
         read: impl FnOnce(&Core, &Snapshot<T, P::Picker>, bool) -> R,
@@ -146,12 +146,12 @@ impl<T, P: Policy> Cluster<T, P> {
         read(&locked.core, &self.snapshot.load(), locked.unpublished.is_empty())
     }
 
-    /// Waits until the set has `count` members.
+    /// Waits until the set has at least `count` members.
     pub(crate) async fn ready_when(&self, count: usize) -> Result<(), Error> {
         loop {
             let changed = self.changed.notified();
             self.spawn_driver();
-            // Before the snapshot, which is then at least as new.
+            // Read before the snapshot, which is then at least as new.
             let (finished, cause) = (self.progress.has_finished(), self.progress.last_error());
             let counts = self.snapshot.load().counts;
             if counts.members >= count {
@@ -167,7 +167,7 @@ impl<T, P: Policy> Cluster<T, P> {
         }
     }
 
-    /// Returns the error for a set of which nothing may be picked.
+    /// Returns the error for a set without an endpoint that takes the call.
     pub(crate) fn shortage(&self, counts: Counts) -> Error {
         let Counts { members, ejected, drained, .. } = counts;
         let kind = if members == 0 && !self.progress.is_unbuilt() {
@@ -180,22 +180,22 @@ impl<T, P: Policy> Cluster<T, P> {
         } else if self.progress.is_unbuilt() {
             return self.no_picker();
         } else {
-            // All are in service; none was ready for this call.
+            // All endpoints are in service, and none was ready for the call.
             ErrorKind::ReadyTimeout
         };
         let cause = if members == 0 { self.progress.last_error() } else { None };
         Error::unavailable(kind, counts, cause)
     }
 
-    /// Returns the error for a policy that has built no picker yet.
+    /// Returns the error of a policy that has not built a picker yet.
     pub(crate) fn no_picker(&self) -> Error {
-        let words = self.progress.last_panic().unwrap_or_default();
-        Error::policy(format!("it panicked while building its picker: {words}"))
+        let message = self.progress.last_panic().unwrap_or_default();
+        Error::policy(format!("it panicked while building its picker: {message}"))
     }
 }
 
 impl<T, P: Policy> Drop for Cluster<T, P> {
-    /// Ends the futures that follow the balancer.
+    /// Wakes the futures that hold a weak reference, so that they end.
     fn drop(&mut self) {
         self.changed.notify_waiters();
     }

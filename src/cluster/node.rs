@@ -1,4 +1,4 @@
-//! The record of one endpoint: name, health word, load, counters.
+//! The record of one endpoint: its name, health word, load and counters.
 
 use std::{
     sync::{
@@ -18,52 +18,54 @@ use crate::{
     load::{Meter, Pace, Window},
 };
 
-/// One endpoint in one snapshot: its record, and its target.
+/// One endpoint in a snapshot: its record and its target.
 #[derive(Debug)]
 pub(crate) struct Node<T> {
     pub(crate) state: Arc<NodeState>,
     pub(crate) target: T,
-    /// Which service of the endpoint this is: each replacement makes the next.
+    /// How often the target had been replaced before this one.
     pub(crate) version: u32,
 }
 
-/// The record of one endpoint. It belongs to the key while the key stays a member, and to the
-/// calls that still run.
+/// The record of one endpoint. It lasts while the key is a member, and until its calls have ended.
 ///
-/// Each call holds one reference from its pick to its end. So the number of references, less
-/// those of nodes and of calls that wait, is the number of calls in flight: a gauge that costs
-/// nothing and cannot drift.
+/// Each call holds one reference from its pick to its end. So the number of references, minus
+/// those of nodes and of calls that wait, is the number of calls in flight. This count has no cost
+/// of its own and cannot drift.
+///
+/// Aligned to two cache lines of 64 bytes, because processors prefetch lines in pairs: records of
+/// different endpoints share none.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct NodeState {
-    // The first line: a pick and the start of a call read it.
+    // The first cache line: a pick and the start of a call read it.
     pub(crate) health: HealthWord,
-    /// References that nodes hold.
+    /// How many references nodes hold.
     nodes: AtomicUsize,
-    /// What is measured of the endpoint, and by what; none if nothing is.
     pub(crate) pace: Pace,
+    /// Measures the pace; none if the pace is not needed.
     pub(crate) meter: Option<Arc<Meter>>,
     cluster: Weak<dyn Reports>,
-    // The second line: the end of a call writes it.
+    // The second cache line: the end of a call writes it.
     pub(crate) counters: Counters,
-    /// References of calls that wait for the endpoint to become ready.
+    /// How many references calls hold that wait for the endpoint to become ready.
     waiting: AtomicUsize,
-    /// How often the service was replaced.
+    /// How often the target was replaced.
     version: AtomicU32,
-    /// Set while the last service that was polled was not ready.
+    /// Whether the service was not ready when it was last polled.
     unready: AtomicBool,
     pub(crate) id: u64,
     pub(crate) window: Window,
     pub(crate) limits: Limits,
-    /// Calls that began before this, in nanoseconds since the cluster's origin, push back for
-    /// the same reason as an earlier one.
+    /// In nanoseconds since the cluster's origin. A push-back of a call that began before this
+    /// counts as part of an earlier one.
     pub(crate) pushed_back_until: AtomicU64,
     pub(crate) name: Arc<str>,
 }
 
-/// Takes the reports of calls; the cluster.
+/// Receives the reports of calls; implemented by the cluster.
 pub(crate) trait Reports: Send + Sync + std::fmt::Debug {
-    /// A call that began then has ended, and the cluster has to know.
+    /// Handles the report of a call that began at `began` and has ended.
     fn report(
         &self,
         node: &NodeState,
@@ -73,7 +75,7 @@ pub(crate) trait Reports: Send + Sync + std::fmt::Debug {
         now: Instant,
     );
 
-    /// The response to a trial has begun, and its end decides.
+    /// Handles a trial whose response has begun and has not ended.
     fn trial_answered(&self, node: &NodeState, call: Admission, now: Instant);
 }
 
@@ -123,7 +125,7 @@ impl NodeState {
         self.cluster.upgrade()
     }
 
-    /// Returns a number that all endpoints of one balancer share.
+    /// Returns the same number as the `balancer` method of the cluster.
     pub(crate) fn balancer(&self) -> usize {
         self.cluster.as_ptr().cast::<()>().addr()
     }
@@ -145,8 +147,7 @@ impl NodeState {
         }
     }
 
-    /// Returns how many calls the endpoint holds: those that run there, and those that wait for
-    /// it to become ready.
+    /// Returns how many calls run at the endpoint or wait for it to become ready.
     #[inline]
     pub(crate) fn load(self: &Arc<Self>) -> u64 {
         Arc::strong_count(self).saturating_sub(self.nodes.load(Ordering::Relaxed)) as u64
@@ -157,7 +158,7 @@ impl NodeState {
         self.load().saturating_sub(self.waiting.load(Ordering::Relaxed) as u64)
     }
 
-    /// Returns the moving latency, if it is measured.
+    /// Returns the moving average of the latency, if it is measured.
     pub(crate) fn latency(&self, now: Instant) -> Option<Duration> {
         let meter = self.meter.as_ref()?;
         if !meter.has_latency() {
@@ -166,8 +167,8 @@ impl NodeState {
         Some(Duration::from_nanos(meter.cost(&self.pace, now) as u64))
     }
 
-    /// Notes that another service has taken the place of the former.
-    pub(crate) fn replaced(&self) {
+    /// Begins the next version of the service.
+    pub(crate) fn begin_version(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -175,12 +176,12 @@ impl NodeState {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Notes that a call has begun to wait here.
+    /// Counts a call that waits for the endpoint.
     pub(crate) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a call no longer waits here.
+    /// Uncounts a call that waited for the endpoint.
     pub(crate) fn end_wait(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }

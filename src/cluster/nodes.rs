@@ -1,10 +1,10 @@
-//! The nodes of a snapshot: a list that shares what has not changed with the one before.
+//! The nodes of a snapshot, in a list that shares unchanged parts with the list before it.
 
 use std::sync::Arc;
 
-use crate::cluster::node::Node;
+use super::node::Node;
 
-/// An immutable list of nodes, in chunks: the next one copies only the chunks that differ.
+/// An immutable list of nodes in chunks. The next list copies only the chunks that differ.
 #[derive(Debug)]
 pub(crate) struct Nodes<T> {
     chunks: Arc<[Chunk<T>]>,
@@ -13,42 +13,44 @@ pub(crate) struct Nodes<T> {
 
 type Chunk<T> = Arc<[Arc<Node<T>>]>;
 
+/// Chunks of 128: the change of one node copies 128 pointers, and 100,000 nodes have 782 chunks.
 const BITS: u32 = 7;
 const CHUNK: usize = 1 << BITS;
 
-/// Which part of a list differs from the one that was published.
+/// How a list differs from the published one.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    /// Single places that hold another node.
-    places: Vec<usize>,
-    /// From here on, everything may differ.
+    /// Positions that hold another node.
+    positions: Vec<usize>,
+    /// All nodes from this position on may differ.
     from: usize,
 }
 
-/// More places than this are not told apart.
+/// How many single positions are recorded; further ones count as a range, so that memory stays
+/// bounded.
 const MOST: usize = 1_024;
 
 impl Default for Changes {
     fn default() -> Self {
-        Self { places: Vec::new(), from: usize::MAX }
+        Self { positions: Vec::new(), from: usize::MAX }
     }
 }
 
 impl Changes {
-    pub(crate) fn at(&mut self, place: usize) {
-        if self.places.len() < MOST {
-            self.places.push(place);
+    pub(crate) fn at(&mut self, position: usize) {
+        if self.positions.len() < MOST {
+            self.positions.push(position);
         } else {
-            self.from(place);
+            self.from(position);
         }
     }
 
-    pub(crate) fn from(&mut self, place: usize) {
-        self.from = self.from.min(place);
+    pub(crate) fn from(&mut self, position: usize) {
+        self.from = self.from.min(position);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.from == usize::MAX
+        self.positions.is_empty() && self.from == usize::MAX
     }
 }
 
@@ -66,31 +68,33 @@ impl<T> Nodes<T> {
         self.len
     }
 
-    /// Finds a node by its id; they are in rising order.
+    /// Finds a node by its id. Cost: O(log n); the ids are in rising order.
     pub(crate) fn find(&self, id: u64) -> Option<&Arc<Node<T>>> {
-        let last = |chunk: &Chunk<T>| chunk.last().is_none_or(|node| node.state.id < id);
-        let chunk = self.chunks.get(self.chunks.partition_point(last))?;
-        let place = chunk.binary_search_by_key(&id, |node| node.state.id).ok()?;
-        chunk.get(place)
+        let ends_before = |chunk: &Chunk<T>| chunk.last().is_none_or(|node| node.state.id < id);
+        let chunk = self.chunks.get(self.chunks.partition_point(ends_before))?;
+        let position = chunk.binary_search_by_key(&id, |node| node.state.id).ok()?;
+        chunk.get(position)
     }
 
-    /// Returns the list of these nodes, which differ from this one only so. Cost: O(n / 128)
-    /// and O(128) for each place that differs.
+    /// Returns a list of these nodes, which differ from this list as `changes` lists.
+    ///
+    /// Cost: O(n / 128), and O(128) for each chunk that differs.
     pub(crate) fn next(&self, nodes: &[Arc<Node<T>>], changes: &Changes) -> Self {
         if changes.is_empty() {
             return self.clone();
         }
         let mut stale = vec![false; nodes.len().div_ceil(CHUNK)];
-        for &place in &changes.places {
-            if let Some(stale) = stale.get_mut(place >> BITS) {
+        for &position in &changes.positions {
+            if let Some(stale) = stale.get_mut(position >> BITS) {
                 *stale = true;
             }
         }
         stale.iter_mut().skip(changes.from >> BITS).for_each(|stale| *stale = true);
-        let former = |number: usize| self.chunks.get(number).filter(|_| !stale[number]);
-        let fresh = nodes.chunks(CHUNK).enumerate();
-        let chunks =
-            fresh.map(|(number, fresh)| former(number).cloned().unwrap_or_else(|| fresh.into()));
+        let chunks = nodes.chunks(CHUNK).zip(stale).enumerate();
+        let chunks = chunks.map(|(number, (nodes, stale))| match self.chunks.get(number) {
+            Some(former) if !stale => Arc::clone(former),
+            _ => nodes.into(),
+        });
         Self { chunks: chunks.collect(), len: nodes.len() }
     }
 }

@@ -1,4 +1,4 @@
-//! When a snapshot is published, and what is in it.
+//! Builds and publishes snapshots.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -8,73 +8,64 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Cluster, Locked, batch::Batch, core::Change, nodes::Changes, snapshot::Snapshot};
+use super::{Cluster, Locked, core::Change, nodes::Changes, prepare::Prepared, snapshot::Snapshot};
 use crate::{
-    policy::{Member, Members, Policy},
+    policy::{Members, Policy},
     util::{drop_users, fraction::FULL, lock},
 };
 
-/// A picker that was built ahead, outside the lock, for members that were planned.
-#[derive(Debug)]
-pub(crate) struct Prepared<B> {
-    /// None if the policy panicked.
-    picker: Option<B>,
-    members: Vec<Member>,
-    eligible: Vec<u32>,
-}
-
-/// A snapshot that another has replaced.
+/// The snapshot before the present one.
 type Former<T, P> = Arc<Snapshot<T, <P as Policy>::Picker>>;
 
-/// Up to this many members, each transition is published at once: a build takes microseconds.
+/// Up to this many members, each transition is published at once: the build takes microseconds.
 const SMALL: usize = 256;
 
-/// From so many members on, the picker for a batch of discovery is built outside the lock.
-const LARGE: usize = 1_024;
-
-/// How long the transitions of a large set are gathered. Their health words are set at once all
-/// the same, so no call goes to an ejected endpoint.
+/// How long the transitions of a large set are gathered: they cause at most 100 builds a second.
+/// Health words are set at once, so no call goes to an ejected endpoint meanwhile.
 const GATHER: Duration = Duration::from_millis(10);
 
 impl<T, P: Policy> Cluster<T, P> {
-    /// Returns whether something is due. Cost: one load while all endpoints are healthy.
+    /// Returns whether a deadline has passed. Cost: one load while there is none.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.deadlines.is_due(now)
     }
 
-    /// Returns whether an endpoint waits for its trial.
+    /// Returns whether a trial is due.
     pub(crate) fn is_trial_due(&self, now: Instant) -> bool {
         self.deadlines.is_trial_due(now)
     }
 
-    /// Returns when something is due that was not due at an instant at which the call looked
-    /// last: that may have been of no use to it, and hides nothing.
+    /// Returns the first deadline after `seen`, an instant up to which the call has acted on all
+    /// deadlines.
     pub(crate) fn next_due(&self, seen: Option<Instant>) -> Option<Instant> {
         let due = self.deadlines.next()?;
-        let Some(seen) = seen.filter(|&seen| due <= seen) else { return Some(due) };
+        let Some(seen) = seen else { return Some(due) };
+        if due > seen {
+            return Some(due);
+        }
         let locked = lock(&self.locked);
         let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
         let others = [publication, locked.core.next_move()].into_iter().flatten();
         others.filter(|&at| at > seen).chain(locked.core.next_trial_after(seen)).min()
     }
 
-    /// Publishes what was gathered, whatever its age.
+    /// Publishes the gathered transitions now.
     pub(crate) fn flush(&self, now: Instant) {
-        // Not the lock for nothing: it may be held during a build.
+        // Checked before the lock is taken, which a build may hold for long.
         if self.deadlines.has_gathered() {
             self.publish_if(now, |locked| locked.gathered > 0);
         }
     }
 
-    /// Publishes what was gathered for long enough.
+    /// Publishes the gathered transitions once they are due.
     pub(crate) fn flush_due(&self, now: Instant) {
         if self.deadlines.is_publication_due(now) {
             self.flush(now);
         }
     }
 
-    /// Builds the picker anew, if the one of this generation is still in use.
+    /// Builds a new picker, if the snapshot of this generation is still published.
     pub(crate) fn renew(&self, generation: u64, now: Instant) {
         self.publish_if(now, |_| self.snapshot.load().generation == generation);
     }
@@ -83,15 +74,16 @@ impl<T, P: Policy> Cluster<T, P> {
         self.publish_if(now, |_| true);
     }
 
-    fn publish_if(&self, now: Instant, wanted: impl FnOnce(&Locked<T>) -> bool) {
+    fn publish_if(&self, now: Instant, condition: impl FnOnce(&Locked<T>) -> bool) {
         let mut locked = lock(&self.locked);
-        let former = wanted(&locked).then(|| self.publish(&mut locked, None, now));
+        let former =
+            if condition(&locked) { Some(self.publish(&mut locked, None, now)) } else { None };
         self.set_deadlines(&locked);
         drop(locked);
         drop_users(former);
     }
 
-    /// Publishes what an input has changed, or gathers it.
+    /// Publishes the change of an input, or gathers it.
     pub(super) fn settle(
         &self,
         locked: &mut Locked<T>,
@@ -99,10 +91,10 @@ impl<T, P: Policy> Cluster<T, P> {
         prepared: Option<Prepared<P::Picker>>,
         now: Instant,
     ) -> Option<Former<T, P>> {
-        let ripe = locked.gathered > 0 && now >= locked.published + GATHER;
+        let is_due = locked.gathered > 0 && now >= locked.published + GATHER;
         let publish = match change {
-            Change::Nothing => ripe,
-            Change::Health => ripe || !self.may_gather(locked, now),
+            Change::Nothing => is_due,
+            Change::Health => is_due || !self.may_gather(locked, now),
             Change::Members => true,
         };
         let former = if publish {
@@ -115,8 +107,8 @@ impl<T, P: Policy> Cluster<T, P> {
         former
     }
 
-    /// Returns whether a transition may wait for others: in a large set that was published a
-    /// moment ago, while few picks find an endpoint closed.
+    /// Returns whether a transition may be gathered: in a large set that was just published, while
+    /// less than an eighth of the eligible endpoints has changed and panic mode has not.
     fn may_gather(&self, locked: &Locked<T>, now: Instant) -> bool {
         let snapshot = self.snapshot.load();
         snapshot.nodes.len() > SMALL
@@ -125,8 +117,9 @@ impl<T, P: Policy> Cluster<T, P> {
             && locked.core.is_panic() == locked.panic
     }
 
-    /// Builds and publishes the next snapshot; returns the former one. If the policy panics, that
-    /// one stays in use.
+    /// Builds and publishes the next snapshot; returns the former one.
+    ///
+    /// If the policy panics, the former snapshot stays published.
     fn publish(
         &self,
         locked: &mut Locked<T>,
@@ -134,23 +127,16 @@ impl<T, P: Policy> Cluster<T, P> {
         now: Instant,
     ) -> Former<T, P> {
         let former = self.snapshot.load_full();
-        // If the build fails, the next change tries again, not each call.
+        // Set before the build: after a panic the next change builds again, not each call.
         (locked.published, locked.gathered) = (now, 0);
         let (eligible, panic) = locked.core.eligible();
         let members = Members::new(locked.core.members(), &eligible, self.random_start());
-        let picker = match prepared {
-            Some(Prepared { picker: None, .. }) => None,
-            Some(ahead) if ahead.fits(&members) => ahead.picker,
-            // Some endpoint's health or capacity has changed meanwhile.
-            Some(ahead) => self.build(&members, ahead.picker.as_ref()),
-            None => self.build(&members, former.picker.as_ref()),
-        };
-        let Some(picker) = picker else { return former };
-        let same_nodes = locked.unpublished.is_empty();
-        let generation = former.generation + 1;
+        let Some(picker) = self.next_picker(prepared, &members, &former) else { return former };
         let shares = if self.bounded.is_some() { shares(&members) } else { Box::default() };
         let capacities = capacities(&members);
-        let next = Snapshot {
+        let same_nodes = locked.unpublished.is_empty();
+        let generation = former.generation + 1;
+        self.snapshot.store(Arc::new(Snapshot {
             generation,
             roll: if same_nodes { former.roll } else { generation },
             nodes: former.nodes.next(&locked.nodes, &locked.unpublished),
@@ -160,18 +146,37 @@ impl<T, P: Policy> Cluster<T, P> {
             panic,
             counts: locked.core.counts(),
             picker: Some(picker),
-        };
-        self.snapshot.store(Arc::new(next));
+        }));
         locked.panic = locked.core.is_panic();
         locked.unpublished = Changes::default();
         self.progress.picker_built();
         former
     }
 
+    /// Returns the picker for these members: the prepared one, if it was built for the same state
+    /// of them, else a new one. None if the policy panics.
+    fn next_picker(
+        &self,
+        prepared: Option<Prepared<P::Picker>>,
+        members: &Members<'_>,
+        former: &Snapshot<T, P::Picker>,
+    ) -> Option<P::Picker> {
+        let Some(prepared) = prepared else {
+            return self.build(members, former.picker.as_ref());
+        };
+        let fits = prepared.fits(members);
+        let picker = prepared.picker?;
+        if fits { Some(picker) } else { self.build(members, Some(&picker)) }
+    }
+
     /// Builds a picker; none if the policy panics.
-    fn build(&self, members: &Members<'_>, former: Option<&P::Picker>) -> Option<P::Picker> {
-        let build = || self.policy.build(members, former);
-        match catch_unwind(AssertUnwindSafe(build)) {
+    pub(super) fn build(
+        &self,
+        members: &Members<'_>,
+        former: Option<&P::Picker>,
+    ) -> Option<P::Picker> {
+        let build = AssertUnwindSafe(|| self.policy.build(members, former));
+        match catch_unwind(build) {
             Ok(picker) => Some(picker),
             Err(payload) => {
                 self.progress.policy_panicked(payload.as_ref());
@@ -180,32 +185,7 @@ impl<T, P: Policy> Cluster<T, P> {
         }
     }
 
-    /// Returns the members after a batch, if their picker is to be built ahead: of a large set
-    /// whose builds are not quick, or where the policy says that builds are slow.
-    pub(crate) fn plan(&self, batch: &Batch<T>) -> Option<Vec<Member>> {
-        // Which endpoints are kept is only known when the batch is applied.
-        if self.settings.keep_last {
-            return None;
-        }
-        let is_slow = self.needs.builds_slowly(batch.weight());
-        let locked = lock(&self.locked);
-        let members = locked.core.members();
-        let is_large = !self.needs.builds_quickly() && batch.members_after(members.len()) >= LARGE;
-        if is_slow || is_large { Some(batch.plan(members)) } else { None }
-    }
-
-    /// Builds a picker outside the lock, for members that are planned.
-    pub(crate) fn prepare(&self, members: Vec<Member>) -> Prepared<P::Picker> {
-        let former = self.snapshot.load_full();
-        let may = |member: &Member| member.is_open() && (former.panic || member.healthy);
-        let eligible = (0..).zip(&members).filter(|(_, member)| may(member));
-        let eligible: Vec<u32> = eligible.map(|(index, _)| index).collect();
-        let view = Members::new(&members, &eligible, self.random_start());
-        let picker = self.build(&view, former.picker.as_ref());
-        Prepared { picker, members, eligible }
-    }
-
-    fn random_start(&self) -> Option<u64> {
+    pub(super) fn random_start(&self) -> Option<u64> {
         if self.settings.starting_at.is_some() { None } else { Some(self.tickets.seed()) }
     }
 
@@ -216,21 +196,8 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 }
 
-impl<B> Prepared<B> {
-    /// Returns whether the picker was built for these members as they are now.
-    fn fits(&self, members: &Members<'_>) -> bool {
-        let same = |(planned, member): (&Member, &Member)| {
-            planned.id == member.id
-                && planned.weight == member.weight
-                && planned.capacity == member.capacity
-        };
-        self.eligible == members.eligible()
-            && self.members.len() == members.len()
-            && self.members.iter().zip(members.iter()).all(same)
-    }
-}
-
-/// Returns each member's capacity beside the greatest of the eligible, unless all are alike.
+/// Returns each member's capacity relative to the greatest one of the eligible members; empty if
+/// all are equal.
 fn capacities(members: &Members<'_>) -> Box<[u32]> {
     if !members.is_uneven() {
         return Box::default();

@@ -1,4 +1,4 @@
-//! What calls report of their endpoints.
+//! The reports of calls about their endpoints.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -31,13 +31,13 @@ impl<T: Send + Sync, P: Policy> Reports for Cluster<T, P> {
             Report::Recovered => {
                 self.update(now, Input::Recovered { id, epoch });
             }
-            Report::PushedBack(asked) => self.pushed_back(node, call, began, asked, now),
+            Report::PushedBack(duration) => self.pushed_back(node, call, began, duration, now),
             Report::TrialEnded(verdict) => {
                 self.update(now, Input::TrialEnded { id, epoch, verdict });
                 // Calls that wait may make the next trial.
                 self.changed.notify_waiters();
-                if let Verdict::PushedBack(asked) = verdict {
-                    self.pushed_back(node, call, began, asked, now);
+                if let Verdict::PushedBack(duration) = verdict {
+                    self.pushed_back(node, call, began, duration, now);
                 }
             }
         }
@@ -53,21 +53,21 @@ impl<T: Send + Sync, P: Policy> Reports for Cluster<T, P> {
 impl<T, P: Policy> Cluster<T, P> {
     fn failed(&self, node: &NodeState, call: Admission, now: Instant) {
         let mut locked = lock(&self.locked);
-        // Read under the lock: a success that came in between has cleared the count.
+        // Read under the lock, because a success may have cleared the count meanwhile.
         let failures = node.health.load().failures();
         let input = Input::Failed { id: node.id, epoch: call.epoch, failures };
         let effects = locked.core.update(now, input);
         self.apply(locked, effects, None, now);
     }
 
-    /// Lowers the capacity once for each crowd of push-backs: those of calls that began before
-    /// the last one counted, and shortly after, bring nothing new.
+    /// Lowers the capacity once for push-backs that come together. Those of calls that began before
+    /// the last one that counted, or shortly after it, are ignored.
     fn pushed_back(
         &self,
         node: &NodeState,
         call: Admission,
         began: Instant,
-        asked: Option<Duration>,
+        duration: Option<Duration>,
         now: Instant,
     ) {
         let Some(overload) = self.settings.health.heeded_overload() else { return };
@@ -79,7 +79,7 @@ impl<T, P: Policy> Cluster<T, P> {
         if began < node.pushed_back_until.load(Ordering::Relaxed) {
             return;
         }
-        let input = Input::PushedBack { id: node.id, epoch: call.epoch, asked };
+        let input = Input::PushedBack { id: node.id, epoch: call.epoch, duration };
         let effects = locked.core.update(now, input);
         if effects.applied {
             let until = self.deadlines.nanos(now + overload.crowd());

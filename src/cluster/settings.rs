@@ -1,4 +1,4 @@
-//! Everything that a balancer is configured with, besides its policy.
+//! The settings of a balancer, except for its policy.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Settings {
         }
     }
 
-    /// Returns the seed and the first ticket of one balancer; what was not given is drawn.
+    /// Returns the seed and the first ticket of one balancer; those that are not set are random.
     pub(crate) fn draw(&self) -> (u64, u64) {
         let seed = self.seed.unwrap_or_else(random::entropy);
         (seed, self.starting_at.unwrap_or_else(|| random::splitmix64(seed)))

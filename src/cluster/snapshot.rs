@@ -1,8 +1,8 @@
-//! The immutable view that one pick works on: the hinge between the sides.
+//! The immutable snapshot that a pick reads.
 
 use crate::{cluster::nodes::Nodes, error::Counts, load::bounded::Held};
 
-/// Everything a pick may depend on, of one generation.
+/// Everything that a pick may depend on, of one generation.
 #[derive(Debug)]
 pub(crate) struct Snapshot<T, B> {
     /// Grows by one with each publication.
@@ -13,15 +13,15 @@ pub(crate) struct Snapshot<T, B> {
     pub(crate) nodes: Nodes<T>,
     /// Indexes of the nodes that may be picked, in rising order.
     pub(crate) eligible: Box<[u32]>,
-    /// Each member's share of the calls, by index; empty unless loads are bounded.
+    /// Each member's share of the calls, by index; empty unless the policy bounds loads.
     pub(crate) shares: Box<[f64]>,
-    /// Each member's capacity by index, beside the greatest of the eligible; empty while all
-    /// are alike.
+    /// Each member's capacity by index, relative to the greatest one of the eligible members;
+    /// empty while all capacities are equal.
     pub(crate) capacities: Box<[u32]>,
-    /// Whether ejections are ignored.
+    /// Whether panic mode uses ejected endpoints.
     pub(crate) panic: bool,
     pub(crate) counts: Counts,
-    /// What the policy built; none if it has only panicked so far.
+    /// None if each build of the policy has panicked so far.
     pub(crate) picker: Option<B>,
 }
 
@@ -41,23 +41,23 @@ impl<T, B> Snapshot<T, B> {
         }
     }
 
-    /// Returns whether a member takes calls at this moment.
+    /// Returns whether a member takes calls now.
     pub(crate) fn is_open(&self, index: usize) -> bool {
         let node = self.nodes.get(index);
         node.is_some_and(|node| node.state.health.admit(self.panic).is_some())
     }
 
-    /// Returns whether a member may hold one more call: one without a share, if it holds none.
-    pub(crate) fn has_room(&self, held: &Held, index: usize) -> bool {
+    /// Returns whether a member may hold one more call. A member without a share may hold one.
+    pub(crate) fn is_below_bound(&self, held: &Held, index: usize) -> bool {
         let share = self.shares.get(index).copied().unwrap_or(0.0);
         let node = self.nodes.get(index);
         node.is_some_and(|node| held.has_room(node.state.id, share))
     }
 
-    /// Returns whether a member may hold the call that tries it. An ejected one has no share, and
-    /// gets that one call whatever it holds from before, since that may last.
-    pub(crate) fn has_room_to_try(&self, held: &Held, index: usize) -> bool {
+    /// Returns whether a member may hold its trial. An ejected member has no share; its trial is
+    /// allowed also while earlier calls still run there.
+    pub(crate) fn is_below_bound_for_trial(&self, held: &Held, index: usize) -> bool {
         let has_share = self.shares.get(index).is_some_and(|&share| share > 0.0);
-        !has_share || self.has_room(held, index)
+        !has_share || self.is_below_bound(held, index)
     }
 }

@@ -1,4 +1,4 @@
-//! Has the driver spawned, now or later, and ended with the last balancer.
+//! Spawns the driver, and ends it with the last balancer.
 
 use std::{
     fmt,
@@ -16,23 +16,23 @@ use crate::util::lock;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Holds a driver that could not be spawned yet: there was no runtime.
+/// Spawns the driver, at the first call if there is no runtime before.
 pub(crate) struct Spawner {
     has_task: AtomicBool,
     task: Mutex<Option<Task>>,
-    /// Dropped with the balancer, which tells the driver to end.
+    /// Dropped with the balancer; that ends the driver.
     _alive: oneshot::Sender<()>,
 }
 
 impl Spawner {
-    /// Creates a spawner, and what tells the driver that the balancer is gone.
+    /// Creates a spawner, and a receiver that ends when the balancer is dropped.
     pub(crate) fn new() -> (Self, oneshot::Receiver<()>) {
         let (alive, closed) = oneshot::channel();
         let task = Mutex::new(None);
         (Self { has_task: AtomicBool::new(false), task, _alive: alive }, closed)
     }
 
-    /// Spawns the driver, now if this runs inside a runtime, else at the next chance.
+    /// Spawns the driver inside a runtime; outside, keeps it for [`spawn_pending`](Self::spawn_pending).
     pub(crate) fn start(&self, driver: impl Future<Output = ()> + Send + 'static) {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(driver)),
@@ -43,7 +43,7 @@ impl Spawner {
         }
     }
 
-    /// Spawns the driver if it still waits for that. Cost: one load if not.
+    /// Spawns a driver that [`start`](Self::start) has kept. Cost: one load if there is none.
     #[inline]
     pub(crate) fn spawn_pending(&self) {
         if self.has_task.load(Ordering::Acquire) {

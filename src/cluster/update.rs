@@ -1,4 +1,4 @@
-//! How inputs reach the core, and how its effects are applied.
+//! Passes inputs to the core, and applies its effects.
 
 use std::{
     mem,
@@ -12,7 +12,7 @@ use super::{
     batch::Batch,
     core::{Change, Effects, Input, Occasion, WordChange},
     node::Node,
-    publish::Prepared,
+    prepare::Prepared,
 };
 use crate::{
     health::{
@@ -31,8 +31,9 @@ impl<T, P: Policy> Cluster<T, P> {
         self.apply(locked, effects, None, now)
     }
 
-    /// Applies a batch of discovery as if its changes came one by one, and publishes once; with a
-    /// picker that was built for the result, if there is one.
+    /// Applies the changes of a batch one by one, and publishes once.
+    ///
+    /// `prepared` is a picker that was built ahead for the result.
     pub(crate) fn update_members(
         &self,
         batch: Batch<T>,
@@ -40,15 +41,15 @@ impl<T, P: Policy> Cluster<T, P> {
         now: Instant,
     ) {
         let mut locked = lock(&self.locked);
-        let changes = locked.take_batch(batch);
+        let changes = locked.apply_batch(batch);
         let effects = locked.core.update(now, Input::Batch(changes));
         self.apply(locked, effects, prepared, now);
-        // After the publication, so that a call that sees this sees what the batch brought.
+        // Set after the publication: a call that reads it then reads the new snapshot.
         self.progress.updated();
         self.changed.notify_waiters();
     }
 
-    /// Sets what part of the weight counts, of the endpoints of this name.
+    /// Sets the capacity of the endpoints of this name.
     pub(crate) fn set_capacity(&self, name: &str, factor: f64, now: Instant) -> CapacityChange {
         let Some((capacity, change)) = capacity::fixed(factor) else {
             return CapacityChange::Refused;
@@ -57,8 +58,7 @@ impl<T, P: Policy> Cluster<T, P> {
         if effects.applied { change } else { CapacityChange::Unknown }
     }
 
-    /// Takes the place of a trial that is due: of the owner's, if there is one, and of none that
-    /// is excluded.
+    /// Starts a trial that is due: of the owner, if there is one, and of no excluded endpoint.
     pub(crate) fn start_trial(
         &self,
         owner: Option<u64>,
@@ -72,24 +72,27 @@ impl<T, P: Policy> Cluster<T, P> {
         node.zip(effects.trial.map(|(_, epoch)| epoch))
     }
 
-    /// Does what time has brought: moves capacities, compares endpoints with their peers,
-    /// publishes what was gathered for long enough.
+    /// Does the work of passed deadlines: updates capacities, compares endpoints with their peers,
+    /// and publishes gathered transitions.
     pub(crate) fn catch_up(&self, now: Instant) {
         if !self.deadlines.claim_moves(now) {
             self.flush_due(now);
             return;
         }
         let mut locked = lock(&self.locked);
-        // An interval ends for all members: also for those that are not compared now.
-        let is_due = locked.core.is_comparison_due(now);
-        let interval = is_due.then(|| locked.nodes.iter().map(|node| node.state.window.take()));
-        let interval = interval.map(Iterator::collect);
+        // An interval ends for all members, also for those that are not compared.
+        let interval = if locked.core.is_comparison_due(now) {
+            Some(locked.nodes.iter().map(|node| node.state.window.take()).collect())
+        } else {
+            None
+        };
         let effects = locked.core.update(now, Input::Time { interval });
         self.apply(locked, effects, None, now);
     }
 
-    /// Applies effects, publishes, and unlocks. Users' services are dropped and listeners called
-    /// outside the lock.
+    /// Applies effects, publishes and unlocks.
+    ///
+    /// Targets are dropped and listeners are called outside the lock, because they are user code.
     pub(super) fn apply(
         &self,
         mut locked: MutexGuard<'_, Locked<T>>,
@@ -105,7 +108,7 @@ impl<T, P: Policy> Cluster<T, P> {
         }
         let former = self.settle(&mut locked, effects.change, prepared, now);
         let discarded = mem::take(&mut locked.discarded);
-        // Under the lock, where their order is decided.
+        // Added under the lock, which decides their order.
         self.events.add(mem::take(&mut effects.events));
         drop(locked);
         drop_users((former, discarded));
@@ -118,12 +121,12 @@ impl<T, P: Policy> Cluster<T, P> {
 }
 
 impl<T> Locked<T> {
-    fn place(&self, id: u64) -> Option<usize> {
+    fn position(&self, id: u64) -> Option<usize> {
         self.nodes.binary_search_by_key(&id, |node| node.state.id).ok()
     }
 
     pub(super) fn node(&self, id: u64) -> Option<&Arc<Node<T>>> {
-        self.place(id).map(|place| &self.nodes[place])
+        self.position(id).map(|position| &self.nodes[position])
     }
 
     /// Adds a node at the end.
@@ -134,15 +137,15 @@ impl<T> Locked<T> {
 
     /// Replaces the target of a node; its record stays.
     pub(super) fn replace(&mut self, id: u64, target: T) {
-        let Some(place) = self.place(id) else { return };
-        self.unpublished.at(place);
-        let state = Arc::clone(&self.nodes[place].state);
-        state.replaced();
+        let Some(position) = self.position(id) else { return };
+        self.unpublished.at(position);
+        let state = Arc::clone(&self.nodes[position].state);
+        state.begin_version();
         let node = Arc::new(Node::new(state, target));
-        self.discarded.push(mem::replace(&mut self.nodes[place], node));
+        self.discarded.push(mem::replace(&mut self.nodes[position], node));
     }
 
-    /// Sets health words, and lets go of nodes that have left.
+    /// Sets health words, and removes nodes that have left.
     fn apply(&mut self, effects: &Effects) {
         for &(id, change) in &effects.words {
             let Some(node) = self.node(id) else { continue };
@@ -150,7 +153,7 @@ impl<T> Locked<T> {
                 WordChange::Drained(drained) => node.state.health.set_drained(drained),
                 WordChange::Enter(state) => {
                     if state == State::Serving {
-                        // What ended before says nothing of the new epoch.
+                        // Calls that ended before do not count in the new epoch.
                         let _former = node.state.window.take();
                     }
                     node.state.health.enter(state);
@@ -162,8 +165,8 @@ impl<T> Locked<T> {
 
     fn remove(&mut self, left: &[u64]) {
         let Some(&first) = left.first() else { return };
-        if let Some(place) = self.place(first) {
-            self.unpublished.from(place);
+        if let Some(position) = self.position(first) {
+            self.unpublished.from(position);
         }
         let mut left = left.iter().peekable();
         let nodes = mem::take(&mut self.nodes);

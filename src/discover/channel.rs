@@ -1,4 +1,4 @@
-//! A set of endpoints that the program itself changes.
+//! A set of endpoints that the program changes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,12 +18,11 @@ use crate::{
     util::{is_roomy, lock},
 };
 
-/// Discovers what a handle is told, from anywhere in the program.
+/// Creates a set of endpoints that the program changes through a handle.
 ///
-/// No change blocks and none is lost: what the balancer has not taken yet is merged by key,
-/// so that memory stays bounded by the keys that are in use. A change takes effect
-/// when the driver's task runs next, not before the method returns. The stream ends when the
-/// last handle is dropped.
+/// Changes do not block and are not lost. Pending changes are merged by key, so that memory is
+/// bounded by the number of keys in use. A change takes effect when the driver's task runs next,
+/// not before the method returns. The stream ends when the last handle is dropped.
 ///
 /// ```
 /// use counterpoise::{discover, Direct, Endpoint};
@@ -38,7 +37,7 @@ use crate::{
 pub fn channel<K: Hash + Eq + Clone, T>() -> (Handle<K, T>, Changes<K, T>) {
     let shared = Arc::new(Mutex::new(Shared {
         members: HashSet::new(),
-        told: HashSet::new(),
+        yielded: HashSet::new(),
         pending: HashMap::new(),
         order: BTreeMap::new(),
         changes: 0,
@@ -49,33 +48,34 @@ pub fn channel<K: Hash + Eq + Clone, T>() -> (Handle<K, T>, Changes<K, T>) {
     (Handle { shared: Arc::clone(&shared) }, Changes { shared })
 }
 
-/// Changes the set of endpoints; clones change the same set.
+/// Changes the set of endpoints of a [`channel`]; clones change the same set.
 pub struct Handle<K: Hash + Eq + Clone, T> {
     shared: Arc<Mutex<Shared<K, T>>>,
 }
 
-/// The stream of a [`channel`].
+/// The stream of changes of a [`channel`].
 pub struct Changes<K, T> {
     shared: Arc<Mutex<Shared<K, T>>>,
 }
 
 struct Shared<K, T> {
-    /// The set as it is once all pending changes are taken.
+    /// The set after all pending changes.
     members: HashSet<K>,
-    /// The set as the stream has told it.
-    told: HashSet<K>,
-    /// What has not been told yet, one entry a key.
+    /// The set after the changes that the stream has yielded.
+    yielded: HashSet<K>,
+    /// The changes that the stream has not yielded yet, by key.
     pending: HashMap<K, Pending<T>>,
     /// The keys of `pending`, by the number of their first change.
     order: BTreeMap<u64, K>,
+    /// The number of the last change.
     changes: u64,
     handles: usize,
-    /// The stream was dropped.
+    /// Whether the stream was dropped.
     closed: bool,
     waker: Option<Waker>,
 }
 
-/// What is left to be told of one key: perhaps that it left, then perhaps that it is here.
+/// The pending changes of one key: a removal, then an insertion, or one of them.
 struct Pending<T> {
     number: u64,
     remove: bool,
@@ -83,28 +83,22 @@ struct Pending<T> {
 }
 
 impl<K: Hash + Eq + Clone, T> Handle<K, T> {
-    /// Adds an endpoint. If the key is a member, its target and weight are replaced, and
-    /// health and load stay.
-    pub fn insert(&self, key: K, endpoint: Endpoint<T>) {
-        self.change(|shared| {
-            let mut replaced = Vec::new();
-            replaced.extend(shared.insert(key, endpoint));
-            replaced
-        });
-    }
-
-    /// Removes an endpoint. Its running calls may finish.
-    pub fn remove(&self, key: &K) {
-        self.change(|shared| {
-            let mut replaced = Vec::new();
-            replaced.extend(shared.remove(key));
-            replaced
-        });
-    }
-
-    /// Replaces the whole set at once: inserts what is given and removes everything else.
+    /// Inserts an endpoint.
     ///
-    /// Keys that stay are replaced as by [`insert`](Self::insert), so their health stays.
+    /// If the key is a member, its target, weight and traits are replaced; health and load stay.
+    pub fn insert(&self, key: K, endpoint: Endpoint<T>) {
+        self.change(|shared| Vec::from_iter(shared.insert(key, endpoint)));
+    }
+
+    /// Removes an endpoint; its running calls may finish.
+    pub fn remove(&self, key: &K) {
+        self.change(|shared| Vec::from_iter(shared.remove(key)));
+    }
+
+    /// Replaces the whole set: inserts these endpoints and removes all others.
+    ///
+    /// Keys that stay are replaced as by [`insert`](Self::insert), so their health and load stay.
+    /// Cost: O(n) of the old and the new set.
     pub fn set(&self, endpoints: impl IntoIterator<Item = (K, Endpoint<T>)>) {
         let endpoints: Vec<_> = endpoints.into_iter().collect();
         self.change(|shared| {
@@ -119,13 +113,15 @@ impl<K: Hash + Eq + Clone, T> Handle<K, T> {
         });
     }
 
-    /// Returns whether nobody listens any more: the balancer was dropped.
+    /// Returns whether the stream was dropped, as it is after the balancer. Changes then have no
+    /// effect.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         lock(&self.shared).closed
     }
 
-    /// Applies a change; what it replaced is dropped outside the lock.
+    /// Applies a change and wakes the stream. Replaced endpoints are dropped outside the lock,
+    /// because their drop is user code.
     fn change(&self, change: impl FnOnce(&mut Shared<K, T>) -> Vec<Endpoint<T>>) {
         let mut shared = lock(&self.shared);
         if shared.closed {
@@ -149,7 +145,7 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         let pending = self.pending(&key);
         let replaced = pending.insert.replace(endpoint);
         if pending.remove && replaced.is_none() {
-            // It returns: behind all that have joined meanwhile.
+            // The key joins again, after all keys that have joined since its removal.
             let former = std::mem::replace(&mut pending.number, number);
             self.order.remove(&former);
             self.order.insert(number, key);
@@ -162,23 +158,24 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         if !self.members.remove(key) {
             return None;
         }
-        if self.told.contains(key) {
+        if self.yielded.contains(key) {
             let pending = self.pending(key);
             pending.remove = true;
             return pending.insert.take();
         }
-        let never_told = self.pending.remove(key)?;
-        self.order.remove(&never_told.number);
-        never_told.insert
+        // The stream has not yielded the insertion, so it yields neither change.
+        let unseen = self.pending.remove(key)?;
+        self.order.remove(&unseen.number);
+        unseen.insert
     }
 
-    /// Gives memory back that a large set needed once.
+    /// Frees memory that the present set does not need.
     fn trim(&mut self) {
         if is_roomy(self.members.len(), self.members.capacity()) {
             self.members.shrink_to_fit();
         }
-        if is_roomy(self.told.len(), self.told.capacity()) {
-            self.told.shrink_to_fit();
+        if is_roomy(self.yielded.len(), self.yielded.capacity()) {
+            self.yielded.shrink_to_fit();
         }
         if is_roomy(self.pending.len(), self.pending.capacity()) {
             self.pending.shrink_to_fit();
@@ -193,7 +190,7 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         })
     }
 
-    /// Takes the next change.
+    /// Takes the next change; a removal comes before the insertion of the same key.
     fn next(&mut self) -> Option<Change<K, Endpoint<T>>> {
         loop {
             let entry = self.order.first_entry()?;
@@ -203,12 +200,12 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
                 continue;
             };
             if std::mem::take(&mut pending.remove) {
-                self.told.remove(&key);
+                self.yielded.remove(&key);
                 return Some(Change::Remove(key));
             }
             entry.remove();
             if let Some(endpoint) = self.pending.remove(&key).and_then(|last| last.insert) {
-                self.told.insert(key.clone());
+                self.yielded.insert(key.clone());
                 return Some(Change::Insert(key, endpoint));
             }
         }
@@ -256,7 +253,7 @@ impl<K, T> Drop for Changes<K, T> {
         let mut shared = lock(&self.shared);
         shared.closed = true;
         let pending = std::mem::take(&mut shared.pending);
-        (shared.members, shared.told) = (HashSet::new(), HashSet::new());
+        (shared.members, shared.yielded) = (HashSet::new(), HashSet::new());
         shared.order = BTreeMap::new();
         drop(shared);
         drop(pending);

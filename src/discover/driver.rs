@@ -1,9 +1,9 @@
-//! Drains the discovery stream into the cluster.
+//! The driver, which applies the changes of discovery to the cluster.
 
 use std::{
     collections::HashMap,
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     hash::Hash,
     pin::{Pin, pin},
     sync::{Arc, Weak},
@@ -19,13 +19,13 @@ use tokio::{
 };
 use tower::discover::{Change, Discover};
 
+use super::source::Source;
 use crate::{
     cluster::{
         Cluster,
         batch::{Batch, Recorder},
-        publish::Prepared,
+        prepare::Prepared,
     },
-    discover::source::Source,
     endpoint::Endpoint,
     error::BoxError,
     health::evidence::Limits,
@@ -35,16 +35,16 @@ use crate::{
 };
 
 pin_project! {
-    /// Follows discovery: a future that applies every change as it comes.
+    /// Applies the changes of discovery to a balancer: a future.
     ///
-    /// [`BalanceLayer::new`](crate::BalanceLayer::new) spawns it; those who called
-    /// [`pair`](crate::BalanceLayer::pair) have to. It ends when the stream does, or when
-    /// the last balancer is dropped. Dropped early, or ended by a panic of the stream or of a
-    /// key's `Display`, it leaves the set as it is, which the
-    /// [statistics](crate::Stats) show.
+    /// [`BalanceLayer::new`](crate::BalanceLayer::new) spawns it;
+    /// [`pair`](crate::BalanceLayer::pair) returns it, to be spawned or polled. It ends with the
+    /// stream, or when the last balancer is dropped. If it is dropped early, or the stream or the
+    /// `Display` of a key panics, the set stays unchanged from then on, and the
+    /// [statistics](crate::Stats) show that.
     ///
-    /// Changes are applied in batches: all that are ready, up to 65,536, become one
-    /// snapshot; and no poll takes more than 1,024 of them.
+    /// All changes that are ready, up to 65,536, are applied together and become one snapshot. One
+    /// poll takes at most 1,024 changes.
     #[must_use = "endpoints are only discovered while the driver is polled"]
     pub struct Driver<D: Discover, T, P: Policy> {
         #[pin]
@@ -64,13 +64,13 @@ struct Preparing<T, B> {
     picker: JoinHandle<Prepared<B>>,
 }
 
-/// What the stream has yielded behind the batch.
+/// An item of the stream that follows the batch and is no change.
 enum Event {
     Error(BoxError),
     End,
 }
 
-/// The driver's end of the cluster. When it is dropped, discovery is over.
+/// The driver's reference to the cluster. Its drop ends discovery.
 struct Link<T, P: Policy> {
     cluster: Weak<Cluster<T, P>>,
     meter: Option<Arc<Meter>>,
@@ -78,10 +78,10 @@ struct Link<T, P: Policy> {
     ended: bool,
 }
 
-/// How many changes one poll takes from the stream before it lets others run.
+/// How many changes one poll takes at most from the stream, so that other tasks run in between.
 const POLL: usize = 1_024;
 
-/// How many changes are gathered at most before they are published.
+/// How many changes are published together at most, so that the memory of a batch is bounded.
 const BATCH: usize = 65_536;
 
 impl<D: Discover, T, P: Policy> Driver<D, T, P> {
@@ -117,20 +117,13 @@ where
         }
         for _ in 0..POLL {
             ready!(this.link.poll_prepared(this.preparing, cx));
-            match this.event.take() {
-                Some(Event::Error(error)) => this.link.failed(error),
-                Some(Event::End) => {
-                    this.link.finish(false);
+            if let Some(event) = this.event.take() {
+                this.link.handle(event);
+                if this.link.ended {
                     return Poll::Ready(());
                 }
-                None => {}
             }
-            // Unconstrained: a channel that yields for fairness would cut batches short,
-            // and the bound of this loop keeps the task fair.
-            let next = pin!(unconstrained(std::future::poll_fn(|cx| {
-                this.stream.as_mut().poll_discover(cx)
-            })));
-            match next.poll(cx) {
+            match poll_stream(this.stream.as_mut(), cx) {
                 Poll::Ready(Some(Ok(change))) => {
                     this.link.push(change, this.batch, this.keys);
                     if this.batch.len() < BATCH {
@@ -152,6 +145,16 @@ where
     }
 }
 
+/// Polls the stream without tokio's budget, so that a channel does not end a batch early. The
+/// bound of the poll keeps the task fair.
+fn poll_stream<D: Discover>(
+    mut stream: Pin<&mut D>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Change<D::Key, D::Service>, D::Error>>> {
+    let next = poll_fn(|cx| stream.as_mut().poll_discover(cx));
+    pin!(unconstrained(next)).poll(cx)
+}
+
 impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
     fn push<K: Hash + Eq + fmt::Display>(
         &self,
@@ -167,7 +170,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         batch.push(change, keys, &recorder, Instant::now());
     }
 
-    /// Applies a batch, or has its picker built first if that takes long.
+    /// Applies a batch, or starts the build of its picker on another thread if that is slow.
     fn start(&self, batch: Batch<T>) -> Option<Preparing<T, P::Picker>> {
         let cluster = self.cluster.upgrade()?;
         if batch.len() == 0 {
@@ -189,7 +192,7 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Some(Preparing { batch, picker }) = preparing else { return Poll::Ready(()) };
-        // The batch is applied also if the thread was never run.
+        // Without a picker the batch is applied all the same, and the picker is built then.
         let picker = ready!(Pin::new(picker).poll(cx)).ok();
         let batch = std::mem::replace(batch, Batch::new());
         *preparing = None;
@@ -201,9 +204,14 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
 }
 
 impl<T, P: Policy> Link<T, P> {
-    fn failed(&self, error: BoxError) {
-        if let Some(cluster) = self.cluster.upgrade() {
-            cluster.discovery_failed(error);
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Error(error) => {
+                if let Some(cluster) = self.cluster.upgrade() {
+                    cluster.discovery_failed(error);
+                }
+            }
+            Event::End => self.finish(false),
         }
     }
 

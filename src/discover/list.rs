@@ -13,9 +13,9 @@ use tower::discover::Change;
 
 use crate::endpoint::Endpoint;
 
-/// Discovers a fixed set of endpoints, by key.
+/// Discovers a fixed set of endpoints.
 ///
-/// Of endpoints with equal keys the last one counts.
+/// If keys are equal, the last endpoint replaces the earlier ones.
 ///
 /// ```
 /// use counterpoise::{discover, Direct, Endpoint};
@@ -29,7 +29,7 @@ pub fn list<K, T>(endpoints: impl IntoIterator<Item = (K, Endpoint<T>)>) -> List
     List(endpoints.into_iter().collect::<Vec<_>>().into_iter())
 }
 
-/// The stream of [`list`]: every endpoint once, then the end.
+/// The stream of [`list`]: inserts each endpoint once, then ends.
 pub struct List<K, T>(vec::IntoIter<(K, Endpoint<T>)>);
 
 impl<K, T> Unpin for List<K, T> {}

@@ -1,8 +1,9 @@
-//! Where endpoints come from: the write side.
+//! Sources of endpoints.
 //!
-//! Any tower [`Discover`](tower::discover::Discover) will do: a stream of
-//! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module
-//! has two ready-made ones: a fixed [`list()`] and a [`channel()`] with a handle.
+//! A source is any tower [`Discover`](tower::discover::Discover): a stream of
+//! [`Change`](tower::discover::Change)s that insert or remove endpoints by key. This module has
+//! two: [`list()`], a fixed set, and [`channel()`], a set that the program changes through a
+//! handle.
 
 mod channel;
 pub(crate) mod driver;

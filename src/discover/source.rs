@@ -1,4 +1,4 @@
-//! What balancers accept as discovery.
+//! The streams that balancers accept as discovery.
 
 use std::{fmt, hash::Hash};
 
@@ -6,16 +6,16 @@ use tower::discover::Discover;
 
 use crate::{endpoint::Endpoint, error::BoxError};
 
-/// A stream of changes that a balancer can follow.
+/// A stream of changes of the set of endpoints.
 ///
-/// Implemented for every `Stream` (and tower [`Discover`]) of `Result<Change<K, Endpoint<T>>, E>`:
+/// Implemented for each `Stream` (and tower [`Discover`]) of `Result<Change<K, Endpoint<T>>, E>`:
 ///
-/// - `K`, the key, identifies an endpoint in the set, and its `Display` is the endpoint's name in
+/// - `K`, the key, identifies an endpoint in the set. Its `Display` is the name of the endpoint in
 ///   errors, events and statistics.
 /// - [`Endpoint<T>`] holds the [`Target`](crate::Target) and its weight.
-/// - `E` is an error of discovery: the set stays as it is, and the stream goes on.
+/// - `E` is an error of discovery. It leaves the set unchanged, and does not end the stream.
 ///
-/// [`list`](super::list) and [`channel`](super::channel()) make such streams.
+/// [`list`](super::list) and [`channel`](super::channel()) create such streams.
 ///
 /// ```
 /// use counterpoise::{discover::{self, Source}, policy::RoundRobin, BalanceLayer, Direct, Endpoint};
@@ -43,7 +43,7 @@ pub trait Source:
         Error: Into<BoxError>,
     >
 {
-    /// The target of its endpoints.
+    /// The target of the endpoints.
     type Target;
 }
 

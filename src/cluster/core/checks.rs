@@ -1,4 +1,4 @@
-//! What active checks have found.
+//! The results of active checks.
 
 use tokio::time::Instant;
 
@@ -9,14 +9,14 @@ use crate::{
 };
 
 impl Core {
-    /// Takes an endpoint out, or lets it back in, as active checks have found.
+    /// Takes an endpoint out of service or back in, by the result of active checks.
     pub(super) fn checked(&mut self, id: u64, passes: bool, now: Instant) {
         let Some(i) = self.find(id) else { return };
         let is_out = self.records[i].checked_out;
-        match (passes, is_out) {
-            (true, true) => self.check_in(i, now),
-            (false, false) => self.check_out(i, now),
-            _ => {}
+        if passes && is_out {
+            self.check_in(i, now);
+        } else if !passes && !is_out {
+            self.check_out(i, now);
         }
     }
 
@@ -25,26 +25,26 @@ impl Core {
         if serves && !self.may_eject() {
             return;
         }
-        self.unqueue(i);
-        // A trial that goes on has lost its place.
+        self.dequeue(i);
+        // Ends a trial that still runs.
         self.records[i].ejections.end_trial(Verdict::Unsent, now, &self.health);
         self.records[i].checked_out = true;
         self.enter(i, State::CheckedOut);
         self.members[i].healthy = false;
         self.candidates.ejected += usize::from(serves);
-        self.note_ejected(i, None, Cause::Checks);
+        self.add_ejected(i, None, Cause::Checks);
         self.publish(Change::Health);
     }
 
     fn check_in(&mut self, i: usize, now: Instant) {
         self.records[i].checked_out = false;
-        if let Some(until) = self.records[i].waits_until() {
-            // Its own calls have failed, too: a trial decides.
+        if let Some(until) = self.records[i].trial_due() {
+            // The endpoint was also ejected by its calls: a trial decides.
             self.enter(i, State::Ejected);
             self.enqueue(i, until);
             return;
         }
-        self.bring_back(i, now);
+        self.recover(i, now);
         self.publish(Change::Health);
     }
 }

@@ -1,4 +1,4 @@
-//! Membership: a batch of changes, applied one by one and settled at its end.
+//! Membership: the changes of a batch are applied one by one.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{
     util::{fraction::FULL, trim},
 };
 
-/// One change that discovery has made.
+/// One change of discovery.
 #[derive(Debug, Clone)]
 pub(crate) enum MemberChange {
-    /// A new member: its id is above all before.
+    /// A new member. Its id is greater than all earlier ones.
     Insert { id: u64, name: Arc<str>, weight: u32, traits: Traits },
     /// A member's target, weight and traits are replaced.
     Replace { id: u64, weight: u32, traits: Traits },
@@ -26,15 +26,13 @@ pub(crate) enum MemberChange {
 
 impl Core {
     pub(super) fn apply_batch(&mut self, changes: Vec<MemberChange>, now: Instant) {
-        // The first endpoints of an empty set take their whole share at once.
+        // The first endpoints of an empty set have no ramp.
         let ramps = !self.members.is_empty();
         for change in changes {
             match change {
                 MemberChange::Insert { id, name, weight, traits } => {
-                    self.insert(
-                        Member { id, name, weight, traits, healthy: true, capacity: FULL },
-                        now,
-                    );
+                    let capacity = FULL;
+                    self.insert(Member { id, name, weight, traits, healthy: true, capacity }, now);
                     if ramps {
                         self.start_ramp(self.members.len() - 1, now);
                     }
@@ -44,7 +42,7 @@ impl Core {
             }
         }
         if self.records.iter().any(|record| record.left.is_some()) {
-            self.sweep();
+            self.drop_removed();
         }
         self.keep_limit(now);
         self.publish(Change::Members);
@@ -53,7 +51,7 @@ impl Core {
     fn insert(&mut self, member: Member, now: Instant) {
         self.joined += 1;
         self.effects.words.push((member.id, WordChange::Drained(member.weight == 0)));
-        self.note(|| Event::Joined {
+        self.add_event(|| Event::Joined {
             endpoint: Arc::clone(&member.name),
             weight: member.weight,
             tier: member.traits.tier(),
@@ -71,15 +69,15 @@ impl Core {
         let former = std::mem::replace(&mut self.members[i].weight, weight);
         self.open_or_drain(i);
         if former != weight {
-            self.note_weight(i, WeightCause::Discovery);
+            self.add_weight_changed(i, WeightCause::Discovery);
         }
     }
 
-    /// Keeps health word and queue in step with the weight.
+    /// Updates the health word and the queue of trials after a change of the effective weight.
     pub(super) fn open_or_drain(&mut self, i: usize) {
         let (id, open) = (self.members[i].id, self.members[i].is_open());
         self.effects.words.push((id, WordChange::Drained(!open)));
-        if let Some(until) = self.records[i].waits_until() {
+        if let Some(until) = self.records[i].trial_due() {
             if open {
                 self.queue.insert((until, id));
             } else {
@@ -91,27 +89,27 @@ impl Core {
     fn remove(&mut self, id: u64) {
         let Some(i) = self.find(id) else { return };
         self.records[i].left = Some(self.joined);
-        // Before a later insert of the same key in this batch.
+        // The event comes before that of a later insert of the same key.
         if !self.keep_last {
-            self.note_left(i);
+            self.add_left(i);
         }
     }
 
-    fn note_left(&mut self, i: usize) {
+    fn add_left(&mut self, i: usize) {
         let endpoint = Arc::clone(&self.members[i].name);
-        self.note(|| Event::Left { endpoint });
+        self.add_event(|| Event::Left { endpoint });
     }
 
-    /// Lets go of the members that discovery has removed.
-    fn sweep(&mut self) {
-        // Kept are the last ones, if none has joined after them.
+    /// Drops the members that discovery has removed.
+    fn drop_removed(&mut self) {
+        // The last members are kept unless another has joined after them.
         let keep = self.keep_last && self.records.iter().all(|record| record.left.is_some());
         let joined = self.joined;
         let leaves = |record: &Record| record.left.is_some_and(|at| !keep || at < joined);
         let mut kept = 0;
         for i in 0..self.records.len() {
             if leaves(&self.records[i]) {
-                self.let_go(i);
+                self.leave(i);
             } else {
                 self.members.swap(kept, i);
                 self.records.swap(kept, i);
@@ -124,28 +122,28 @@ impl Core {
         trim(&mut self.records);
     }
 
-    fn let_go(&mut self, i: usize) {
+    fn leave(&mut self, i: usize) {
         let id = self.members[i].id;
         self.enter(i, State::Gone);
-        self.unqueue(i);
+        self.dequeue(i);
         self.moving.remove(&id);
-        // A kept endpoint leaves only now.
+        // With `keep_last` the event was not added at the removal.
         if self.keep_last {
-            self.note_left(i);
+            self.add_left(i);
         }
         self.effects.left.push(id);
     }
 
-    /// Counts anew, and brings back the endpoints that are ejected beyond the limit.
+    /// Counts the candidates, and recovers endpoints while more are ejected than the limit allows.
     pub(super) fn keep_limit(&mut self, now: Instant) {
-        self.count();
+        self.count_candidates();
         while self.candidates.ejected > self.health.ejection_limit(self.candidates.all) {
-            let Some(i) = self.soonest_back() else { break };
-            self.bring_back(i, now);
+            let Some(i) = self.next_to_recover() else { break };
+            self.recover(i, now);
         }
     }
 
-    fn count(&mut self) {
+    fn count_candidates(&mut self) {
         self.candidates = Candidates::default();
         for member in self.members.iter().filter(|member| member.is_open()) {
             self.candidates.all += 1;
@@ -153,9 +151,9 @@ impl Core {
         }
     }
 
-    /// Finds the ejected endpoint that would be back first: one on trial before all others, one
-    /// that checks keep out after them.
-    fn soonest_back(&self) -> Option<usize> {
+    /// Finds the ejected endpoint whose trial is due first. One on trial comes before all others,
+    /// one that checks keep out of service after them.
+    fn next_to_recover(&self) -> Option<usize> {
         let ejected = (0..self.members.len())
             .filter(|&i| self.members[i].is_open() && !self.members[i].healthy);
         ejected.min_by_key(|&i| {

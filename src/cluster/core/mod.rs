@@ -1,76 +1,83 @@
-//! The core: the deterministic state machine behind everything that changes the set.
+//! The core: a deterministic state machine that holds the members and their health.
 //!
-//! [`Core::update`] takes an input and the time, and returns effects: what to publish, which
-//! health words to set, which events have happened, which endpoints have left. It knows no lock,
-//! clock, task or target. The cluster holds it under its one lock and applies the effects.
+//! [`Core::update`] takes an input and the time, and returns effects: the change to publish, the
+//! health words to set, the events, and the endpoints that have left. It has no lock, clock, task
+//! or target. The cluster keeps it under its lock and applies the effects.
 
 mod checks;
+mod effects;
+mod input;
 mod members;
 mod outliers;
 mod trials;
 mod weights;
 
-use std::{collections::BTreeSet, mem, ops::Bound, time::Duration};
+use std::{collections::BTreeSet, mem, ops::Bound};
 
 use tokio::time::Instant;
 
-pub(crate) use members::MemberChange;
+pub(crate) use self::{
+    effects::{Change, Effects, WordChange},
+    input::{Input, Occasion},
+    members::MemberChange,
+};
 
 use crate::{
     error::Counts,
     event::Event,
     health::{
         ejection::Ejections,
-        evidence::{Epoch, State, Verdict},
+        evidence::{Epoch, State},
         factors::Factors,
         pace::Patience,
         settings::Health,
-        tally::Tally,
     },
     policy::Member,
     util::random::Random,
 };
 
-/// The members of the set, and what is known of their health.
+/// The members of the set, and their health.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// Two columns of one table, in the order of the ids, which is that of joining.
+    /// Members and records have the same indexes. They are sorted by id, which is also the order in
+    /// which they joined.
     members: Vec<Member>,
     records: Vec<Record>,
-    /// From when on an endpoint waits for its trial.
+    /// The endpoints that wait for a trial, each with the instant from which it is due.
     queue: BTreeSet<(Instant, u64)>,
-    /// The endpoints whose capacity moves with time, and when the next one does.
+    /// The endpoints whose capacity changes with time.
     moving: BTreeSet<u64>,
+    /// When the next capacity changes.
     next_move: Option<Instant>,
-    /// When endpoints are compared with their peers next.
+    /// When the interval ends and endpoints are compared with their peers.
     next_comparison: Option<Instant>,
     candidates: Candidates,
     health: Health,
     keep_last: bool,
-    /// How many members have joined, ever: it orders departures and arrivals.
+    /// How many members have ever joined.
     joined: u64,
     random: Random,
-    /// Whether events are collected.
+    /// Whether there are listeners, so that events are collected.
     listens: bool,
     /// Whether an endpoint was in service after the last input.
     had_eligible: bool,
     effects: Effects,
 }
 
-/// What only the core knows of a member.
+/// The state of a member that only the core has.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// The epoch in the endpoint's health word.
+    /// The same as in the endpoint's health word.
     epoch: Epoch,
     /// How often the service was replaced.
     version: u32,
     pub(crate) ejections: Ejections,
     factors: Factors,
     patience: Patience,
-    /// Active checks keep the endpoint out.
+    /// Whether active checks keep the endpoint out of service.
     checked_out: bool,
-    /// Set once discovery has removed the endpoint: how many had joined then. It leaves at the
-    /// end of the batch, unless it is kept.
+    /// How many members had joined when discovery removed this one; none while it is a member. It
+    /// leaves at the end of the batch, unless it is kept.
     left: Option<u64>,
 }
 
@@ -79,75 +86,6 @@ pub(crate) struct Record {
 struct Candidates {
     all: usize,
     ejected: usize,
-}
-
-/// Something that may change what can be picked.
-#[derive(Debug)]
-pub(crate) enum Input<'a> {
-    /// Discovery has changed the set.
-    Batch(Vec<MemberChange>),
-    /// An endpoint has failed so many times in a row, in this epoch.
-    Failed { id: u64, epoch: Epoch, failures: u32 },
-    /// An ejected endpoint that was used all the same has succeeded.
-    Recovered { id: u64, epoch: Epoch },
-    /// An endpoint pushed back, perhaps for a time.
-    PushedBack { id: u64, epoch: Epoch, asked: Option<Duration> },
-    /// A call could try an ejected endpoint: its owner if it has one, and none that is excluded
-    /// in its epoch and version.
-    TrialWanted { owner: Option<u64>, excluded: &'a [(u64, Occasion)] },
-    /// The response to a trial has begun.
-    TrialAnswered { id: u64, epoch: Epoch },
-    /// A trial is over.
-    TrialEnded { id: u64, epoch: Epoch, verdict: Verdict },
-    /// Active checks have passed, or failed, often enough.
-    Checked { id: u64, passes: bool },
-    /// The program has set the capacity of the endpoints of this name.
-    Capacity { name: &'a str, capacity: u32 },
-    /// Time has passed; with the calls of the interval by member, if an interval has ended.
-    Time { interval: Option<Vec<Tally>> },
-}
-
-/// An epoch of an endpoint, and a version of its service: a call that excludes an endpoint
-/// excludes it on this occasion only.
-pub(crate) type Occasion = (Epoch, u32);
-
-/// What an input has brought about.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    /// What is to be published.
-    pub(crate) change: Change,
-    /// Changes of health words, in order.
-    pub(crate) words: Vec<(u64, WordChange)>,
-    /// The members that have left, in order.
-    pub(crate) left: Vec<u64>,
-    /// What has happened, in order; empty unless events are collected.
-    pub(crate) events: Vec<Event>,
-    /// The endpoint that the call is to try.
-    pub(crate) trial: Option<(u64, Epoch)>,
-    /// Whether the input concerned a member, in its present epoch.
-    pub(crate) applied: bool,
-    /// From which latency on, in nanoseconds, a call is slow, if that has changed.
-    pub(crate) slow_from: Option<u64>,
-}
-
-/// What has changed for picks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Change {
-    #[default]
-    Nothing,
-    /// The health or the capacity of members.
-    Health,
-    /// The members, their targets or their weights.
-    Members,
-}
-
-/// A change of one health word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WordChange {
-    /// A new epoch begins in this state.
-    Enter(State),
-    /// The endpoint takes no new calls, or takes them again.
-    Drained(bool),
 }
 
 impl Core {
@@ -176,13 +114,13 @@ impl Core {
         }
     }
 
-    /// Applies an input at an instant; returns what it brings about.
+    /// Applies an input at an instant; returns its effects.
     pub(crate) fn update(&mut self, now: Instant, input: Input<'_>) -> Effects {
         match input {
             Input::Batch(changes) => self.apply_batch(changes, now),
             Input::Failed { id, epoch, failures } => self.failed(id, epoch, failures, now),
             Input::Recovered { id, epoch } => self.recovered(id, epoch, now),
-            Input::PushedBack { id, epoch, asked } => self.pushed_back(id, epoch, asked, now),
+            Input::PushedBack { id, epoch, duration } => self.pushed_back(id, epoch, duration, now),
             Input::TrialWanted { owner, excluded } => self.start_trial(owner, excluded, now),
             Input::TrialAnswered { id, epoch } => self.trial_answered(id, epoch, now),
             Input::TrialEnded { id, epoch, verdict } => self.trial_ended(id, epoch, verdict, now),
@@ -194,27 +132,27 @@ impl Core {
         mem::take(&mut self.effects)
     }
 
-    /// Notes an event if no endpoint is in service any more.
+    /// Adds an event if the last eligible endpoint is gone.
     fn note_shortage(&mut self) {
         let has_eligible = self.candidates.all > self.candidates.ejected;
         if mem::replace(&mut self.had_eligible, has_eligible) && !has_eligible {
             let counts = self.counts();
-            self.note(|| Event::NothingEligible { counts });
+            self.add_event(|| Event::NothingEligible { counts });
         }
     }
 
-    fn note(&mut self, event: impl FnOnce() -> Event) {
+    fn add_event(&mut self, event: impl FnOnce() -> Event) {
         if self.listens {
             self.effects.events.push(event());
         }
     }
 
-    /// Records that the change is to be published.
+    /// Requests the publication of a change.
     fn publish(&mut self, change: Change) {
         self.effects.change = self.effects.change.max(change);
     }
 
-    /// Begins a new epoch of a member.
+    /// Begins a new epoch of a member, in this state.
     fn enter(&mut self, i: usize, state: State) {
         self.records[i].epoch = self.records[i].epoch.next();
         self.effects.words.push((self.members[i].id, WordChange::Enter(state)));
@@ -224,15 +162,16 @@ impl Core {
         self.members.binary_search_by_key(&id, |member| member.id).ok()
     }
 
-    /// Finds a member that is still in the epoch that a report is about.
+    /// Finds a member that is still in the epoch of a report.
     fn find_in(&self, id: u64, epoch: Epoch) -> Option<usize> {
-        self.find(id).filter(|&i| self.records[i].epoch == epoch)
+        let i = self.find(id)?;
+        if self.records[i].epoch == epoch { Some(i) } else { None }
     }
 }
 
-/// What can be read between inputs.
+/// Reading between inputs.
 impl Core {
-    /// Returns what is known of a member.
+    /// Returns a member and its record.
     pub(crate) fn get(&self, id: u64) -> Option<(&Member, &Record)> {
         let i = self.find(id)?;
         Some((&self.members[i], &self.records[i]))
@@ -242,27 +181,26 @@ impl Core {
         &self.members
     }
 
-    /// Returns whether too few endpoints are healthy.
+    /// Returns whether too few endpoints are healthy, so that panic mode begins.
     pub(crate) fn is_panic(&self) -> bool {
         let Candidates { all, ejected } = self.candidates;
         self.health.is_panic(all - ejected, all)
     }
 
-    /// Returns whether ejected endpoints are used, so that any success brings one back.
+    /// Returns whether panic mode uses ejected endpoints. A success then recovers one.
     fn uses_ejected(&self) -> bool {
         self.is_panic() && !self.health.fails_in_panic()
     }
 
-    /// Returns the indexes of the members that may be picked now, and whether ejected ones are
-    /// among them.
+    /// Returns the indexes of the eligible members, and whether ejected ones are among them.
     pub(crate) fn eligible(&self) -> (Box<[u32]>, bool) {
         let panic = self.is_panic();
         if panic && self.health.fails_in_panic() {
             return (Box::default(), false);
         }
-        let may = |member: &Member| member.is_open() && (panic || member.healthy);
-        let indexes = (0_u32..).zip(&self.members).filter(|(_, m)| may(m)).map(|(i, _)| i);
-        (indexes.collect(), panic)
+        let is_eligible = |member: &Member| member.is_open() && (panic || member.healthy);
+        let eligible = (0_u32..).zip(&self.members).filter(|(_, member)| is_eligible(member));
+        (eligible.map(|(index, _)| index).collect(), panic)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -275,23 +213,23 @@ impl Core {
         }
     }
 
-    /// Returns from when on an endpoint waits for its trial.
+    /// Returns when the first trial is due.
     pub(crate) fn next_trial(&self) -> Option<Instant> {
         self.queue.first().map(|&(until, _)| until)
     }
 
-    /// Returns the first instant after this one from which on an endpoint waits for its trial.
+    /// Returns when the first trial after an instant is due.
     pub(crate) fn next_trial_after(&self, instant: Instant) -> Option<Instant> {
         let later = (Bound::Excluded((instant, u64::MAX)), Bound::Unbounded);
         self.queue.range(later).next().map(|&(until, _)| until)
     }
 
-    /// Returns when time moves a capacity or ends an interval, whichever is first.
+    /// Returns when the next capacity changes or the interval ends, whichever is first.
     pub(crate) fn next_move(&self) -> Option<Instant> {
         self.next_move.into_iter().chain(self.next_comparison).min()
     }
 
-    /// Returns whether an interval has ended, so that its calls are wanted.
+    /// Returns whether an interval has ended.
     pub(crate) fn is_comparison_due(&self, now: Instant) -> bool {
         self.next_comparison.is_some_and(|at| at <= now)
     }
@@ -310,18 +248,18 @@ impl Record {
         }
     }
 
-    /// Returns whether the endpoint stays only because it was among the last.
+    /// Returns whether discovery has removed the endpoint and `keep_last` keeps it.
     pub(crate) const fn is_kept(&self) -> bool {
         self.left.is_some()
     }
 
-    /// Returns whether active checks keep the endpoint out.
+    /// Returns whether active checks keep the endpoint out of service.
     pub(crate) const fn is_checked_out(&self) -> bool {
         self.checked_out
     }
 
-    /// Returns until when the endpoint waits for its trial.
-    fn waits_until(&self) -> Option<Instant> {
+    /// Returns when the trial of the endpoint is due.
+    fn trial_due(&self) -> Option<Instant> {
         if self.checked_out { None } else { self.ejections.due() }
     }
 }

@@ -1,4 +1,4 @@
-//! Comparison of endpoints with their peers, at the end of each interval.
+//! The comparison of endpoints with their peers at the end of each interval.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Core {
-    /// Ends an interval: ejects outliers, and moves weights by latency.
+    /// Ends an interval: ejects outliers and adjusts weights by latency.
     pub(super) fn compare(&mut self, interval: &[Tally], now: Instant) {
         let serving: Vec<_> = (0..self.members.len())
             .filter(|&i| self.members[i].is_open() && self.members[i].healthy)
@@ -18,7 +18,7 @@ impl Core {
             serving.iter().map(|&i| interval.get(i).copied().unwrap_or_default()).collect();
         let paces = Paces::of(&tallies, &self.health);
         for (place, &i) in serving.iter().enumerate() {
-            self.weigh_by_latency(i, paces.slowness(place), now);
+            self.adjust_by_latency(i, paces.slowness(place), now);
         }
         self.eject_outliers(&serving, &tallies, now);
         let rule = self.health.outlier_detection;
@@ -26,11 +26,11 @@ impl Core {
             rule.zip(paces.usual()).and_then(|(rule, usual)| rule.slow_from(usual));
     }
 
-    fn weigh_by_latency(&mut self, i: usize, slowness: Option<f64>, now: Instant) {
+    fn adjust_by_latency(&mut self, i: usize, slowness: Option<f64>, now: Instant) {
         let record = &mut self.records[i];
         if record.factors.judge_pace(&mut record.patience, slowness, &self.health) {
             self.refresh(i, now);
-            self.note_weight(i, WeightCause::Latency);
+            self.add_weight_changed(i, WeightCause::Latency);
             self.publish(Change::Health);
         }
     }
@@ -48,7 +48,7 @@ impl Core {
                 Fault::Failures => Cause::FailureRate,
                 Fault::Latency => Cause::Latency,
             };
-            self.take_out(serving[place], cause, now);
+            self.eject(serving[place], cause, now);
             self.publish(Change::Health);
         }
     }

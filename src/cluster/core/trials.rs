@@ -1,4 +1,4 @@
-//! Ejections, trials and returns.
+//! Ejections, trials and recoveries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ impl Core {
         if self.members[i].is_open() && !self.may_eject() {
             return;
         }
-        self.take_out(i, Cause::ConsecutiveFailures, now);
+        self.eject(i, Cause::ConsecutiveFailures, now);
         self.publish(Change::Health);
     }
 
@@ -33,8 +33,8 @@ impl Core {
         self.candidates.ejected < self.health.ejection_limit(self.candidates.all)
     }
 
-    /// Takes a member out of service.
-    pub(super) fn take_out(&mut self, i: usize, cause: Cause, now: Instant) {
+    /// Ejects a member.
+    pub(super) fn eject(&mut self, i: usize, cause: Cause, now: Instant) {
         self.enter(i, State::Ejected);
         if std::mem::replace(&mut self.members[i].healthy, false) {
             self.candidates.ejected += usize::from(self.members[i].is_open());
@@ -43,50 +43,50 @@ impl Core {
         if !self.records[i].checked_out {
             self.enqueue(i, until);
         }
-        self.note_ejected(i, Some(until - now), cause);
+        self.add_ejected(i, Some(until - now), cause);
     }
 
-    pub(super) fn note_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
+    pub(super) fn add_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
         let endpoint = Arc::clone(&self.members[i].name);
-        self.note(|| Event::Ejected { endpoint, returns_in, cause });
+        self.add_event(|| Event::Ejected { endpoint, returns_in, cause });
     }
 
-    /// Has a member wait for its trial, if it has a weight.
+    /// Adds a member to the queue of trials, unless it is drained.
     pub(super) fn enqueue(&mut self, i: usize, until: Instant) {
         if self.members[i].is_open() {
             self.queue.insert((until, self.members[i].id));
         }
     }
 
-    pub(super) fn unqueue(&mut self, i: usize) {
+    pub(super) fn dequeue(&mut self, i: usize) {
         if let Some(until) = self.records[i].ejections.due() {
             self.queue.remove(&(until, self.members[i].id));
         }
     }
 
-    /// Brings an endpoint back that has succeeded although it is ejected.
+    /// Recovers an ejected endpoint that has succeeded.
     pub(super) fn recovered(&mut self, id: u64, epoch: Epoch, now: Instant) {
         if let Some(i) = self.find_in(id, epoch)
             && !self.members[i].healthy
         {
-            self.bring_back(i, now);
+            self.recover(i, now);
             self.publish(Change::Health);
         }
     }
 
-    pub(super) fn bring_back(&mut self, i: usize, now: Instant) {
-        self.unqueue(i);
+    pub(super) fn recover(&mut self, i: usize, now: Instant) {
+        self.dequeue(i);
         self.enter(i, State::Serving);
         self.members[i].healthy = true;
         self.records[i].checked_out = false;
         self.records[i].ejections.recover(now);
         self.candidates.ejected -= usize::from(self.members[i].is_open());
         let endpoint = Arc::clone(&self.members[i].name);
-        self.note(|| Event::Recovered { endpoint });
+        self.add_event(|| Event::Recovered { endpoint });
         self.start_ramp(i, now);
     }
 
-    /// Hands out the one place of a trial that is due.
+    /// Starts a trial that is due, if there is one for the call.
     pub(super) fn start_trial(
         &mut self,
         owner: Option<u64>,
@@ -103,7 +103,7 @@ impl Core {
         self.records[i].ejections.start_trial(now);
         self.effects.trial = Some((id, self.records[i].epoch));
         let endpoint = Arc::clone(&self.members[i].name);
-        self.note(|| Event::OnTrial { endpoint });
+        self.add_event(|| Event::OnTrial { endpoint });
     }
 
     fn is_excluded(&self, id: u64, excluded: &[(u64, Occasion)]) -> bool {
@@ -113,34 +113,34 @@ impl Core {
         })
     }
 
-    /// Finds a member whose trial goes on. Another call may have had the place meanwhile, and
-    /// have ended: then there is none.
+    /// Finds a member that is on trial. None if another call has made and ended the trial since.
     fn find_on_trial(&self, id: u64, epoch: Epoch) -> Option<usize> {
         let i = self.find_in(id, epoch)?;
-        let on_trial = matches!(self.records[i].ejections.stage(), Stage::Trial { .. });
-        on_trial.then_some(i)
+        let is_on_trial = matches!(self.records[i].ejections.stage(), Stage::Trial { .. });
+        if is_on_trial { Some(i) } else { None }
     }
 
-    /// Lets other calls try the endpoint if the body of this trial's response takes long.
+    /// Starts the lease of a trial whose response has begun. Another call may try the endpoint
+    /// once the lease has ended.
     pub(super) fn trial_answered(&mut self, id: u64, epoch: Epoch, now: Instant) {
         let Some(i) = self.find_on_trial(id, epoch) else { return };
-        self.unqueue(i);
+        self.dequeue(i);
         if let Some(lease) = self.records[i].ejections.answer_trial(now, &self.health) {
             self.enqueue(i, lease);
         }
     }
 
-    /// Takes the place of a trial back.
-    pub(super) fn trial_ended(&mut self, id: u64, epoch: Epoch, end: Verdict, now: Instant) {
+    /// Ends a trial: ejects the endpoint again, recovers it, or waits for the next trial.
+    pub(super) fn trial_ended(&mut self, id: u64, epoch: Epoch, verdict: Verdict, now: Instant) {
         let Some(i) = self.find_on_trial(id, epoch) else { return };
-        self.unqueue(i);
-        if end == Verdict::Failed {
-            self.take_out(i, Cause::FailedTrial, now);
+        self.dequeue(i);
+        if verdict == Verdict::Failed {
+            self.eject(i, Cause::FailedTrial, now);
             return;
         }
-        let (until, enough) = self.records[i].ejections.end_trial(end, now, &self.health);
-        if enough || (end == Verdict::Passed && self.uses_ejected()) {
-            self.bring_back(i, now);
+        let (until, enough) = self.records[i].ejections.end_trial(verdict, now, &self.health);
+        if enough || (verdict == Verdict::Passed && self.uses_ejected()) {
+            self.recover(i, now);
             self.publish(Change::Health);
         } else {
             self.enqueue(i, until);

@@ -1,4 +1,4 @@
-//! Capacities: what part of each weight counts, and how it moves with time.
+//! Capacities: the part of each weight that counts, and its change with time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Core {
-    /// Does what time brings: moves capacities, and ends an interval.
+    /// Updates the capacities that change with time, and ends an interval.
     pub(super) fn advance(&mut self, interval: Option<Vec<Tally>>, now: Instant) {
         if self.next_move.is_some_and(|at| at <= now) {
-            self.move_capacities(now);
+            self.update_capacities(now);
         }
         if let Some(interval) = interval {
             self.next_comparison = Some(now + self.health.interval);
@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// Returns a member with the capacity that a pick at this instant would find.
+    /// Returns a member with the capacity that a pick at this instant would use.
     pub(crate) fn at(&self, now: Instant, member: &Member, record: &Record) -> Member {
         let mut member = member.clone();
         let is_due = self.next_move.is_some_and(|at| at <= now);
@@ -33,7 +33,7 @@ impl Core {
         member
     }
 
-    fn move_capacities(&mut self, now: Instant) {
+    fn update_capacities(&mut self, now: Instant) {
         let moving = std::mem::take(&mut self.moving);
         self.next_move = None;
         for id in moving {
@@ -45,8 +45,8 @@ impl Core {
         }
     }
 
-    /// Sets the capacity that the factors make, and notes when it moves next. Returns whether it
-    /// has changed.
+    /// Sets the capacity to the product of the factors, and schedules its next change. Returns
+    /// whether it has changed.
     pub(super) fn refresh(&mut self, i: usize, now: Instant) -> bool {
         let factors = &mut self.records[i].factors;
         let capacity = factors.capacity(now, &self.health);
@@ -61,13 +61,13 @@ impl Core {
         former != capacity
     }
 
-    /// Begins the ramp of an endpoint that joined or returned, if there is a slow start.
+    /// Starts the ramp of an endpoint that joined or recovered, if slow start is on.
     pub(super) fn start_ramp(&mut self, i: usize, now: Instant) {
         self.records[i].factors.start(now, &self.health);
         self.refresh(i, now);
     }
 
-    /// Sets the part of the weight that counts, of each endpoint of this name.
+    /// Sets the capacity of each endpoint of this name.
     pub(super) fn set_capacity(&mut self, name: &str, capacity: u32, now: Instant) {
         for i in 0..self.members.len() {
             if &*self.members[i].name != name {
@@ -76,7 +76,7 @@ impl Core {
             self.effects.applied = true;
             self.records[i].factors.set(capacity);
             if self.refresh(i, now) {
-                self.note_weight(i, WeightCause::Capacity);
+                self.add_weight_changed(i, WeightCause::Capacity);
             }
         }
         self.keep_limit(now);
@@ -85,27 +85,27 @@ impl Core {
         }
     }
 
-    /// Lowers the capacity of an endpoint that pushed back.
+    /// Lowers the capacity of an endpoint that has pushed back.
     pub(super) fn pushed_back(
         &mut self,
         id: u64,
         epoch: Epoch,
-        asked: Option<Duration>,
+        duration: Option<Duration>,
         now: Instant,
     ) {
         let Some(i) = self.find_in(id, epoch) else { return };
         self.effects.applied = true;
-        self.records[i].factors.push_back(asked, now, &self.health);
+        self.records[i].factors.push_back(duration, now, &self.health);
         if self.refresh(i, now) {
-            self.note_weight(i, WeightCause::Overload);
+            self.add_weight_changed(i, WeightCause::Overload);
         }
         self.publish(Change::Health);
     }
 
-    pub(super) fn note_weight(&mut self, i: usize, cause: WeightCause) {
+    pub(super) fn add_weight_changed(&mut self, i: usize, cause: WeightCause) {
         let member = &self.members[i];
         let (endpoint, weight) = (Arc::clone(&member.name), member.weight);
         let effective_weight = member.effective_weight();
-        self.note(|| Event::WeightChanged { endpoint, weight, effective_weight, cause });
+        self.add_event(|| Event::WeightChanged { endpoint, weight, effective_weight, cause });
     }
 }
