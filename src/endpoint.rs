@@ -1,8 +1,8 @@
-//! What discovery yields: a target and how much traffic it should get.
+//! Endpoints: what discovery yields, and how a target is reached.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// One place that calls can be sent to: a target with a weight.
+/// One endpoint of the set: a target with a weight, a tier, a zone and labels.
 ///
 /// Discovery yields endpoints by key, as
 /// [`Change<K, Endpoint<T>>`](tower::discover::Change).
@@ -21,13 +21,14 @@ pub struct Endpoint<T> {
     traits: Traits,
 }
 
-/// What else discovery says of an endpoint: data for policies, events and statistics. Most
-/// endpoints have none, and then it takes one word.
+/// The tier, zone and labels of an endpoint: data for policies, events and statistics.
+///
+/// Most endpoints have none; the value then takes one pointer and allocates nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Traits(Option<Arc<Named>>);
+pub(crate) struct Traits(Option<Arc<TraitData>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Named {
+struct TraitData {
     tier: u32,
     zone: Option<Arc<str>>,
     labels: Labels,
@@ -37,7 +38,7 @@ const NO_LABELS: &Labels = &Labels(None);
 
 impl Traits {
     pub(crate) fn tier(&self) -> u32 {
-        self.0.as_ref().map_or(0, |named| named.tier)
+        self.0.as_ref().map_or(0, |data| data.tier)
     }
 
     pub(crate) fn zone(&self) -> Option<&Arc<str>> {
@@ -45,15 +46,17 @@ impl Traits {
     }
 
     pub(crate) fn labels(&self) -> &Labels {
-        self.0.as_ref().map_or(NO_LABELS, |named| &named.labels)
+        self.0.as_ref().map_or(NO_LABELS, |data| &data.labels)
     }
 
-    fn edit(&mut self) -> &mut Named {
+    fn edit(&mut self) -> &mut TraitData {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 }
 
-/// The labels of an endpoint, by key. Clones are cheap.
+/// The labels of an endpoint, by key.
+///
+/// Clones share the data.
 ///
 /// ```
 /// use counterpoise::{Direct, Endpoint};
@@ -66,7 +69,9 @@ impl Traits {
 pub struct Labels(Option<Arc<BTreeMap<String, String>>>);
 
 impl Labels {
-    /// Returns the value of a label. Cost: O(log n) in the number of labels.
+    /// Returns the value of a label.
+    ///
+    /// Cost: O(log n) in the number of labels.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.as_ref()?.get(key).map(String::as_str)
@@ -78,7 +83,7 @@ impl Labels {
         self.0.as_ref().is_none_or(|labels| labels.is_empty())
     }
 
-    /// Returns keys and values, in the order of the keys.
+    /// Returns the keys and values, in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let labels = self.0.iter().flat_map(|labels| labels.iter());
         labels.map(|(key, value)| (key.as_str(), value.as_str()))
@@ -92,8 +97,8 @@ impl Labels {
 impl fmt::Display for Labels {
     /// Writes `key=value` pairs, separated by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, (key, value)) in self.iter().enumerate() {
-            let comma = if number > 0 { "," } else { "" };
+        for (index, (key, value)) in self.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{key}={value}")?;
         }
         Ok(())
@@ -106,34 +111,36 @@ impl<T> Endpoint<T> {
         Self { target, weight: 1, traits: Traits(None) }
     }
 
-    /// Sets the weight: the share of the traffic, beside the other endpoints' weights.
+    /// Sets the weight: the share of the calls, relative to the other endpoints' weights.
+    /// Default: 1.
     ///
-    /// Zero drains: the endpoint stays listed and its running calls finish, but no policy
-    /// sends it a new one. The unweighted policies know only zero and not zero. Default: 1.
+    /// Zero drains the endpoint: it stays a member and its running calls finish, but it gets no new
+    /// ones. Policies without weights only distinguish zero from the rest.
     #[must_use]
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
     }
 
-    /// Sets the tier: data for policies, events and statistics. By convention a lower tier is used
-    /// before a higher one; no policy of this crate does so yet. Default: 0.
+    /// Sets the tier: data for policies, events and statistics. Default: 0.
+    ///
+    /// By convention a lower tier is used before a higher one. No policy of this crate reads it.
     #[must_use]
     pub fn tier(mut self, tier: u32) -> Self {
         self.traits.edit().tier = tier;
         self
     }
 
-    /// Sets the zone where the endpoint stands: data for policies, events and statistics.
-    /// Default: none.
+    /// Sets the zone: data for policies, events and statistics. Default: none.
     #[must_use]
     pub fn zone(mut self, zone: impl Into<Arc<str>>) -> Self {
         self.traits.edit().zone = Some(zone.into());
         self
     }
 
-    /// Sets a label, in the place of an earlier one with this key: data for policies, events and
-    /// statistics. Default: no labels.
+    /// Sets a label: data for policies, events and statistics. Default: no labels.
+    ///
+    /// It replaces an earlier label with the same key.
     #[must_use]
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.traits.edit().labels.set(key.into(), value.into());
@@ -157,7 +164,7 @@ impl<T> Endpoint<T> {
         &self.target
     }
 
-    /// Turns the target into another, keeping everything else.
+    /// Replaces the target by one that `f` makes of it, and keeps the rest.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Endpoint<U> {
         Endpoint { target: f(self.target), weight: self.weight, traits: self.traits }
     }
@@ -166,22 +173,22 @@ impl<T> Endpoint<T> {
         &self.traits
     }
 
-    /// Takes the endpoint apart.
+    /// Returns the target, the weight and the traits.
     pub(crate) fn into_parts(self) -> (T, u32, Traits) {
         (self.target, self.weight, self.traits)
     }
 }
 
-/// Knows how to reach one endpoint with a client that all endpoints share.
+/// Reaches one endpoint with a client that all endpoints share.
 ///
-/// The client is what [`BalanceLayer`](crate::BalanceLayer) wraps: one
-/// `reqwest::Client`, say. Attaching happens for every pick, so it should cost no more
-/// than a clone or two.
+/// The client is the service that [`BalanceLayer`](crate::BalanceLayer) wraps, for example a
+/// `reqwest::Client`. [`attach`](Self::attach) runs for each pick, so it should cost about as much
+/// as a clone.
 ///
 /// ```
 /// use counterpoise::{call::AtHead, health::ErrorsAreFailures, Target};
 ///
-/// /// An endpoint that is reached by a number which the client understands.
+/// /// An endpoint that the client finds by its number.
 /// struct Shard(u32);
 ///
 /// impl<C: Clone> Target<C> for Shard {
@@ -203,26 +210,30 @@ pub trait Target<C> {
     /// The service that calls this endpoint.
     type Service;
 
-    /// How its calls are judged by default: a [`Judge`](crate::call::Judge) that is `Default`, such
-    /// as [`AtHead<ErrorsAreFailures>`](AtHead).
+    /// The default [`Judge`](crate::call::Judge) of its calls, such as
+    /// [`AtHead`](crate::call::AtHead). It must be `Default`.
     ///
     /// [`Builder::classify`](crate::Builder::classify) and
     /// [`Builder::judge`](crate::Builder::judge) replace it.
     type Judge;
 
-    /// Returns a service that sends what it is given to this endpoint.
+    /// Returns a service that sends its request to this endpoint.
     ///
-    /// The service is made ready and called once. A panic here counts as a failure of the
-    /// endpoint and reaches the caller.
+    /// The balancer polls the service until it is ready, and calls it once.
+    ///
+    /// # Panics
+    ///
+    /// A panic counts as a failure of the endpoint, and continues in the caller.
     fn attach(&self, client: &C) -> Self::Service;
 }
 
-/// A target that brings its own service and ignores the shared client.
+/// A target that holds its own service, and ignores the shared client.
 ///
-/// Calls end at the head, and errors are failures. For a gRPC channel, `http::GrpcChannel` judges
-/// statuses too. Each call clones the service. A balancer shares its
-/// endpoints among threads, so the service must be `Send` and `Sync`: box it, if at all, as
-/// tower's `BoxCloneSyncService`.
+/// By default calls end with the head of the response, and errors are failures. For a gRPC channel,
+/// `http::GrpcChannel` judges statuses too. Each call clones the service.
+///
+/// The balancer shares its endpoints among threads, so the service must be `Send` and `Sync`. A
+/// boxed service is therefore tower's `BoxCloneSyncService`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a transparent wrapper by intent")]
 pub struct Direct<S>(pub S);

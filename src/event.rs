@@ -1,4 +1,4 @@
-//! What happens to endpoints, told to whoever listens: each thing once, in order.
+//! Events of endpoints and of the set, and their delivery to listeners.
 
 use std::{
     collections::VecDeque,
@@ -11,9 +11,10 @@ use std::{
 
 use crate::{endpoint::Labels, error::Counts, util::lock};
 
-/// Something that happened to an endpoint, or to the set.
+/// A change of an endpoint or of the set.
 ///
-/// Told to [`Builder::on_event`](crate::Builder::on_event). Of one endpoint in this order:
+/// Each event is delivered once to the listeners of [`Builder::on_event`](crate::Builder::on_event).
+/// The events of one endpoint come in this order:
 ///
 /// ```text
 /// Joined ─ Ejected ─ OnTrial ─ Recovered ─ Left
@@ -21,13 +22,13 @@ use crate::{endpoint::Labels, error::Counts, util::lock};
 ///             └─────────┴───────────┘     at any time: WeightChanged, Left
 /// ```
 ///
-/// - `Ejected` comes again without `Recovered` before it when a trial has failed, and when checks
-///   fail of an endpoint that is out for its calls.
-/// - `OnTrial` comes for each trial: several times if more than one must succeed, or one said
-///   nothing.
-/// - `Recovered` comes once, whatever was told before, and without a trial if checks pass, a call
-///   succeeds while health is ignored, or the limit of ejections has sunk.
-/// - After `Left` nothing more is told, whether it was out or not.
+/// - `Ejected` comes again, without `Recovered` in between, after a failed trial, and when active
+///   checks fail for an endpoint that is already ejected for its calls.
+/// - `OnTrial` comes for each trial. There are several if more than one trial must succeed, or if a
+///   trial was neutral.
+/// - `Recovered` comes once for any number of `Ejected`. There is no trial before it if checks pass,
+///   if a call succeeds in panic mode, or if the limit of ejections has become lower.
+/// - `Left` is the last event, also of an ejected endpoint.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -45,40 +46,43 @@ pub enum Event {
         /// Its labels.
         labels: Labels,
     },
-    /// An endpoint was taken out of service.
+    /// An endpoint was ejected, or its ejection was extended.
     #[non_exhaustive]
     Ejected {
         /// Its name.
         endpoint: Arc<str>,
-        /// After what time a call may try it, if one comes then; none if checks have to pass
-        /// first. It is back with [`Recovered`](Self::Recovered), not before.
+        /// The time until a call may be the trial; none if active checks must pass first.
+        ///
+        /// The endpoint stays ejected until [`Recovered`](Self::Recovered).
         returns_in: Option<Duration>,
-        /// What for.
+        /// Why it was ejected.
         cause: Cause,
     },
-    /// One call tries an ejected endpoint.
+    /// A trial of an ejected endpoint begins.
     #[non_exhaustive]
     OnTrial {
         /// Its name.
         endpoint: Arc<str>,
     },
-    /// An ejected endpoint is back in service.
+    /// An ejected endpoint has recovered.
     #[non_exhaustive]
     Recovered {
         /// Its name.
         endpoint: Arc<str>,
     },
-    /// An endpoint's weight has changed, or the part of it that counts. The steps of a slow
-    /// start, and those in which the rest comes back after a push-back, are not told.
+    /// The weight or the effective weight of an endpoint has changed.
+    ///
+    /// There are no events for the steps of a slow start, and none for the steps in which the
+    /// capacity rises after a push-back.
     #[non_exhaustive]
     WeightChanged {
         /// Its name.
         endpoint: Arc<str>,
-        /// The weight that is set.
+        /// The set weight.
         weight: u32,
-        /// The weight that counts.
+        /// The effective weight: the set weight times the capacity.
         effective_weight: f64,
-        /// Who changed it.
+        /// What changed it.
         cause: WeightCause,
     },
     /// Discovery has removed an endpoint.
@@ -87,18 +91,19 @@ pub enum Event {
         /// Its name.
         endpoint: Arc<str>,
     },
-    /// The stream of discovery yielded an error. The set stays as it is.
+    /// The source of endpoints has yielded an error. The set does not change.
     #[non_exhaustive]
     DiscoveryFailed {
         /// The error.
         error: Arc<dyn StdError + Send + Sync>,
     },
-    /// No endpoint is in service any more: there is none, or all are drained or ejected. What
-    /// calls do then: see [`Health::panic_mode`](crate::Health::panic_mode). Told again only after
-    /// one was in service.
+    /// No endpoint is eligible any more: the set is empty, or all are drained or ejected.
+    ///
+    /// [`Health::panic_mode`](crate::Health::panic_mode) says what happens to calls. The event comes
+    /// again only after an endpoint was eligible.
     #[non_exhaustive]
     NothingEligible {
-        /// How many there are, and what keeps them out.
+        /// How many members there are, and how many of them are ejected or drained.
         counts: Counts,
     },
 }
@@ -107,13 +112,13 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// It failed too many times in a row.
+    /// Too many of its calls failed in a row.
     ConsecutiveFailures,
-    /// It failed more often than its peers.
+    /// A greater share of its calls failed than of its peers' calls.
     FailureRate,
-    /// It was slow more often than its peers.
+    /// A greater share of its calls was slow than of its peers' calls.
     Latency,
-    /// The call that tried it failed.
+    /// Its trial failed.
     FailedTrial,
     /// Active checks failed.
     Checks,
@@ -123,27 +128,29 @@ pub enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WeightCause {
-    /// Discovery told another weight.
+    /// Discovery has set another weight.
     Discovery,
-    /// [`Balance::set_capacity`](crate::Balance::set_capacity).
+    /// The program has called [`Balance::set_capacity`](crate::Balance::set_capacity).
     Capacity,
     /// The endpoint pushed back.
     Overload,
-    /// The endpoint was slower than its peers for long, or no longer is.
+    /// The endpoint was slower than its peers for several intervals, or no longer is.
     Latency,
 }
 
-/// Whoever listens.
+/// A function that takes events.
 #[derive(Clone)]
 pub(crate) struct Listener(Arc<dyn Fn(&Event) + Send + Sync>);
 
-/// Tells events in the order in which they came, one at a time, and never under a lock that
-/// a listener could want.
+/// The queue of events, and the listeners to which they are delivered.
+///
+/// Events are delivered in the order of the queue, one at a time. A listener may call the balancer,
+/// because the delivery holds no lock that a call needs.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     listeners: Vec<Listener>,
     queue: Mutex<VecDeque<Event>>,
-    /// Held by whoever is delivering.
+    /// Held by the thread that delivers.
     delivering: Mutex<()>,
 }
 
@@ -164,19 +171,19 @@ impl Events {
         Self { listeners, ..Self::default() }
     }
 
-    /// Returns whether anybody listens.
+    /// Returns whether there is a listener.
     pub(crate) const fn has_listeners(&self) -> bool {
         !self.listeners.is_empty()
     }
 
-    /// Adds events behind all that came before. Called where their order is decided.
+    /// Adds events to the queue. The cluster calls it under its lock, which decides the order.
     pub(crate) fn add(&self, events: impl IntoIterator<Item = Event>) {
         if self.has_listeners() {
             lock(&self.queue).extend(events);
         }
     }
 
-    /// Tells what was added, unless somebody is at it, who then tells this, too.
+    /// Delivers the events of the queue, unless another thread is delivering them.
     pub(crate) fn deliver(&self) {
         while self.has_listeners() && !lock(&self.queue).is_empty() {
             let _delivering = match self.delivering.try_lock() {
@@ -185,11 +192,15 @@ impl Events {
                 Err(TryLockError::WouldBlock) => return,
             };
             while let Some(event) = self.next() {
-                for Listener(listener) in &self.listeners {
-                    // The panic hook has reported it; the others want to hear all the same.
-                    let _panicked = catch_unwind(AssertUnwindSafe(|| listener(&event)));
-                }
+                self.deliver_one(&event);
             }
+        }
+    }
+
+    /// Calls each listener, also after one has panicked: the panic hook has reported that.
+    fn deliver_one(&self, event: &Event) {
+        for Listener(listener) in &self.listeners {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| listener(event)));
         }
     }
 

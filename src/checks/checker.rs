@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::{Future, pending, poll_fn},
+    future::{Future, pending, poll_fn, ready},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Weak},
@@ -12,7 +12,7 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::Either, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::checks::{
+use super::{
     Checks, Probe,
     rounds::{Finding, Rounds},
 };
@@ -22,19 +22,17 @@ use crate::{
     policy::Policy,
 };
 
-/// Checks endpoints: a future that never ends while the balancer lives.
+/// A future that checks the endpoints, and ends with the balancer.
 ///
-/// Made by [`Balance::check`](crate::Balance::check). It needs tokio's timers. Dropped, it
-/// leaves everything as it is; endpoints that are out stay out until another checker finds
-/// them well.
+/// [`Balance::check`](crate::Balance::check) makes it. It needs tokio's timers. Its drop changes
+/// nothing: ejected endpoints stay ejected until their checks pass under another checker.
 #[must_use = "endpoints are only checked while the checker is polled"]
 pub struct Checker(Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// A check that runs: whose, and whether it passes.
+/// A running check. It yields the id of the endpoint, and whether the check has passed.
 type Running = Pin<Box<dyn Future<Output = (u64, bool)> + Send>>;
 
-/// Returns the future that checks the endpoints of a balancer, unless the settings make no
-/// sense.
+/// Returns the future that checks the endpoints of a balancer, or an error about a setting.
 pub(crate) fn check<T, P, R>(
     cluster: &Arc<Cluster<T, P>>,
     checks: Checks<R>,
@@ -55,7 +53,7 @@ struct Task<T, P: Policy, R> {
     cluster: Weak<Cluster<T, P>>,
     checks: Checks<R>,
     rounds: Rounds,
-    /// The last change of the members that was seen.
+    /// The change of the members that the rounds have taken last.
     seen: Option<u64>,
     running: FuturesUnordered<Running>,
 }
@@ -68,17 +66,21 @@ where
     R: Probe<T>,
 {
     while let Some(cluster) = task.cluster.upgrade() {
-        // Heard since before the look at the members, so that no change is missed; rings for
-        // the last time when the balancer goes.
-        let mut bell = pin!(Arc::clone(&cluster.changed).notified_owned());
-        bell.as_mut().enable();
+        // Enabled before the members are read, so that no change is missed. The drop of the balancer
+        // notifies, too.
+        let mut changed = pin!(Arc::clone(&cluster.changed).notified_owned());
+        changed.as_mut().enable();
         task.begin(&cluster);
         drop(cluster);
         let mut due = pin!(wait(task.next()));
-        let ended = poll_fn(|cx| match task.running.poll_next_unpin(cx) {
-            Poll::Ready(Some(ended)) => Poll::Ready(Some(ended)),
-            _ if due.as_mut().poll(cx).is_ready() => Poll::Ready(None),
-            _ => bell.as_mut().poll(cx).map(|()| None),
+        let ended = poll_fn(|cx| {
+            if let Poll::Ready(Some(ended)) = task.running.poll_next_unpin(cx) {
+                return Poll::Ready(Some(ended));
+            }
+            if due.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            changed.as_mut().poll(cx).map(|()| None)
         });
         if let Some((id, passed)) = ended.await {
             task.end(id, passed);
@@ -86,7 +88,7 @@ where
     }
 }
 
-/// Waits until an instant, or for ever.
+/// Waits until an instant, or without end.
 async fn wait(until: Option<Instant>) {
     match until {
         Some(until) => Either::Left(sleep_until(until)),
@@ -101,7 +103,7 @@ where
     P: Policy,
     R: Probe<T>,
 {
-    /// Looks who the members are, and begins what is due.
+    /// Takes the members if they have changed, and begins the checks that are due.
     fn begin(&mut self, cluster: &Cluster<T, P>) {
         let (now, snapshot) = (Instant::now(), cluster.snapshot.load());
         if self.seen.replace(snapshot.roll) != Some(snapshot.roll) {
@@ -112,35 +114,37 @@ where
             && let Some(id) = self.rounds.take(now)
         {
             let Some(node) = snapshot.nodes.find(id) else { continue };
-            let probe = || self.checks.probe.probe(&node.state.name, &node.target);
-            match catch_unwind(AssertUnwindSafe(probe)) {
-                Ok(probe) => {
-                    let probe = AssertUnwindSafe(timeout(self.checks.timeout, probe));
-                    let passed =
-                        probe.catch_unwind().map(|result| matches!(result, Ok(Ok(Ok(())))));
-                    self.running.push(Box::pin(passed.map(move |passed| (id, passed))));
-                }
-                Err(_) => self.running.push(Box::pin(std::future::ready((id, false)))),
-            }
+            let check = self.probe(id, &node.state.name, &node.target);
+            self.running.push(check);
         }
     }
 
-    /// Returns when the next check is due, if there is room for it.
-    fn next(&self) -> Option<Instant> {
-        let has_room = self.running.len() < self.checks.concurrency;
-        self.rounds.next().filter(|_| has_room)
+    /// Starts the probe of an endpoint. An error, a panic and the timeout are failures.
+    fn probe(&self, id: u64, name: &str, target: &T) -> Running {
+        let start = || self.checks.probe.probe(name, target);
+        let Ok(probe) = catch_unwind(AssertUnwindSafe(start)) else {
+            return Box::pin(ready((id, false)));
+        };
+        let result = AssertUnwindSafe(timeout(self.checks.timeout, probe)).catch_unwind();
+        Box::pin(result.map(move |result| (id, matches!(result, Ok(Ok(Ok(())))))))
     }
 
-    /// Tells what a check has found.
+    /// Returns when the next check is due; none while the greatest number of checks runs.
+    fn next(&self) -> Option<Instant> {
+        if self.running.len() < self.checks.concurrency { self.rounds.next() } else { None }
+    }
+
+    /// Reports the finding of a check to the cluster.
     fn end(&mut self, id: u64, passed: bool) {
         let now = Instant::now();
         let finding = self.rounds.result(id, passed, &self.checks, now);
-        let Some(cluster) = self.cluster.upgrade().filter(|_| finding != Finding::Nothing) else {
+        if finding == Finding::Nothing {
             return;
-        };
-        cluster.update(now, Input::Checked { id, passes: finding == Finding::Well });
-        if finding == Finding::Well {
-            // A call may try it now that waits.
+        }
+        let Some(cluster) = self.cluster.upgrade() else { return };
+        cluster.update(now, Input::Checked { id, passes: finding == Finding::Passing });
+        if finding == Finding::Passing {
+            // A call that waits may be the trial now.
             cluster.changed.notify_waiters();
         }
     }

@@ -11,13 +11,13 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::checks::Probe;
+use super::Probe;
 use crate::{endpoint::Target, error::BoxError};
 
-/// Passes if the endpoint's `grpc.health.v1.Health` says that a service is serving; the
-/// empty name asks for the server as a whole.
+/// Returns a probe that passes if `grpc.health.v1.Health` reports a service as `SERVING`.
 ///
-/// For endpoints that bring their own channel, as [`Direct`](crate::Direct) does.
+/// The empty name stands for the whole server. The probe is for targets that hold their own channel,
+/// such as [`Direct`](crate::Direct). Source: the gRPC health checking protocol.
 ///
 /// ```
 /// use counterpoise::checks::{grpc_health, Checks};
@@ -29,7 +29,7 @@ pub fn grpc_health(service: &str) -> GrpcHealth {
     GrpcHealth { service: service.to_owned() }
 }
 
-/// See [`grpc_health()`].
+/// The probe that [`grpc_health()`] returns.
 #[derive(Debug, Clone)]
 pub struct GrpcHealth {
     service: String,
@@ -52,7 +52,7 @@ where
         Box::pin(async move {
             match client.check(request).await?.into_inner().status() {
                 ServingStatus::Serving => Ok(()),
-                status => Err(format!("the endpoint says {status:?}").into()),
+                status => Err(format!("the health service reports {status:?}").into()),
             }
         })
     }

@@ -1,19 +1,19 @@
-//! Checks whether an HTTP path is answered well.
+//! Checks by HTTP requests.
 
 use std::{future::Future, marker::PhantomData, pin::Pin};
 
 use http::{Request, Response, StatusCode};
 use tower_service::Service;
 
-use crate::checks::Probe;
+use super::Probe;
 use crate::{endpoint::Target, error::BoxError};
 
-/// Passes if `GET path`, sent to the endpoint with this client, is answered with a status from
-/// 200 to 299; or with 429, for an endpoint that pushes back is not ill. The body is dropped
-/// unread.
+/// Returns a probe that passes if the response to `GET path` has a status from 200 to 299, or 429.
 ///
-/// For clients of [`http::Request`]; the request's body is `B::default()`. Give the checks a
-/// client of their own if connections should not be shared with the calls.
+/// 429 passes because an endpoint that pushes back works. The body is dropped unread.
+///
+/// The client is a service of [`http::Request`], and the body of the request is `B::default()`. With
+/// a client of their own, the checks share no connections with the calls.
 ///
 /// ```
 /// use counterpoise::checks::{self, Checks};
@@ -28,7 +28,7 @@ use crate::{endpoint::Target, error::BoxError};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let origin = Origin::try_from("http://10.0.0.1:8080")?;
 /// let layer = BalanceLayer::new(discover::list([("a", Endpoint::new(origin))]), RoundRobin::new());
-/// // Any client of requests: hyper's, say.
+/// // Any service of requests, for example hyper's client.
 /// let client = tower::service_fn(async |_request: Request<String>| {
 ///     Ok::<_, std::io::Error>(Response::new(String::new()))
 /// });
@@ -41,7 +41,7 @@ pub fn http_get<C, B>(client: C, path: &str) -> HttpGet<C, B> {
     HttpGet { client, path: path.to_owned(), body: PhantomData }
 }
 
-/// See [`http_get()`].
+/// The probe that [`http_get()`] returns.
 #[derive(Debug, Clone)]
 pub struct HttpGet<C, B> {
     client: C,
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// As [`http_get()`], with a `reqwest::Client`.
+/// Returns the same probe as [`http_get()`], for a `reqwest::Client`.
 ///
 /// ```
 /// use counterpoise::checks::{self, Checks};
@@ -98,7 +98,7 @@ pub fn reqwest_get(client: reqwest::Client, path: &str) -> ReqwestGet {
     ReqwestGet { client, path: path.to_owned() }
 }
 
-/// See [`reqwest_get()`].
+/// The probe that [`reqwest_get()`] returns.
 #[cfg(feature = "reqwest")]
 #[derive(Debug, Clone)]
 pub struct ReqwestGet {
@@ -117,7 +117,7 @@ where
     type Future = Checking;
 
     fn probe(&self, _name: &str, target: &T) -> Checking {
-        // The origin puts its own scheme and authority in the place of these.
+        // The origin replaces this scheme and authority by its own.
         let url = reqwest::Url::parse("http://endpoint/").and_then(|base| base.join(&self.path));
         let service = target.attach(&self.client);
         Box::pin(async move {
@@ -128,13 +128,13 @@ where
 }
 
 fn judge(status: StatusCode) -> Result<(), BoxError> {
-    match status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
-        true => Ok(()),
-        false => Err(format!("the check was answered with {status}").into()),
+    if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Ok(());
     }
+    Err(format!("the status of the check was {status}").into())
 }
 
-/// Calls a service once it is ready.
+/// Waits until a service is ready, and calls it.
 async fn call<S, Req>(mut service: S, request: Req) -> Result<S::Response, BoxError>
 where
     S: Service<Req>,

@@ -1,22 +1,21 @@
-//! Active checks: probes that ask endpoints how they are, beside the calls.
+//! Active checks: probes of the endpoints, beside the calls.
 //!
-//! A [`Probe`] says whether an endpoint is well: a closure, or one that is ready-made
-//! (`checks::tcp`, `checks::http_get`, `checks::reqwest_get`, `checks::grpc_health`, each behind a
-//! feature). [`Balance::check`](crate::Balance::check) makes a [`Checker`] of it, a future to
-//! spawn.
+//! A [`Probe`] shows whether an endpoint is healthy. It is a closure, or one of `checks::tcp`,
+//! `checks::http_get`, `checks::reqwest_get` and `checks::grpc_health`, each behind a feature.
+//! [`Balance::check`](crate::Balance::check) makes a [`Checker`] of it, a future to spawn.
 //!
-//! # Beside passive health
+//! # Checks and passive health
 //!
-//! Both have to agree that an endpoint is well:
+//! An endpoint is in service only if both its checks and its calls allow it:
 //!
-//! - An endpoint whose checks fail [`fall`](Checks::fall) times in a row is ejected, and no call
-//!   tries it, until they pass [`rise`](Checks::rise) times in a row.
-//! - Checks that pass do not shorten an ejection for failed calls: a probe that is answered
-//!   does not prove that calls are. Its trial still decides.
-//! - Endpoints are well until checks say otherwise, also new ones.
-//! - [`max_ejected`](crate::Health::max_ejected), the rule that the only endpoint stays, and
-//!   [`panic_mode`](crate::Health::panic_mode) hold for both together. While health is ignored, calls go
-//!   also to endpoints that checks keep out; only checks bring those back.
+//! - An endpoint whose checks fail [`fall`](Checks::fall) times in a row is ejected, without trials,
+//!   until they pass [`rise`](Checks::rise) times in a row.
+//! - Passing checks do not shorten an ejection for failed calls, which only a trial ends: a probe
+//!   that succeeds does not prove that calls do.
+//! - An endpoint counts as healthy until its checks have failed, also a new one.
+//! - [`max_ejected`](crate::Health::max_ejected), [`panic_mode`](crate::Health::panic_mode) and the
+//!   rule that the only endpoint is never ejected hold for both together. In panic mode calls also go
+//!   to endpoints that were ejected by checks, but only checks end those ejections.
 //!
 //! ```
 //! use counterpoise::{checks::Checks, discover, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -28,7 +27,7 @@
 //! let balance = Balance::new(endpoints, RoundRobin::new());
 //! let probe = |name: &str, _target: &Direct<&str>| {
 //!     let name = name.to_owned();
-//!     async move { if name == "a" { Ok(()) } else { Err("who is that?".into()) } }
+//!     async move { if name == "a" { Ok(()) } else { Err("unknown endpoint".into()) } }
 //! };
 //! tokio::spawn(balance.check(Checks::new(probe).interval(Duration::from_secs(2)))?);
 //! # Ok(())
@@ -62,19 +61,23 @@ use crate::{
     util::time::{SHORT, YEAR},
 };
 
-/// Asks one endpoint how it is.
+/// Checks one endpoint.
 ///
-/// Implemented for closures over the endpoint's name and target. The types of both must be
-/// written out: `|name: &str, target: &Origin| …`.
+/// Closures over the endpoint's name and target implement it. The types of both must be written out:
+/// `|name: &str, target: &Origin| …`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not probe targets of type `{T}`",
     note = "give a closure `|name: &str, target: &{T}| async move {{ … }}`, with both types written out and a future that is `Send + 'static` and yields `Result<(), BoxError>`"
 )]
 pub trait Probe<T>: Send + Sync + 'static {
-    /// The answer: an error if the endpoint is not well.
+    /// Yields an error if the endpoint is not healthy.
     type Future: Future<Output = Result<(), BoxError>> + Send + 'static;
 
-    /// Begins to ask. A panic, here or in the future, counts as an error.
+    /// Starts the check of one endpoint.
+    ///
+    /// # Panics
+    ///
+    /// A panic, here or in the future, counts as an error.
     fn probe(&self, name: &str, target: &T) -> Self::Future;
 }
 
@@ -91,7 +94,7 @@ where
     }
 }
 
-/// How often endpoints are asked, and what follows.
+/// The settings of active checks.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -101,6 +104,11 @@ where
 /// | `rise` | 2 | 1 and more |
 /// | `fall` | 3 | 1 and more |
 /// | `concurrency` | 32 | 1 and more |
+///
+/// # Errors
+///
+/// [`Balance::check`](crate::Balance::check) returns a [`ConfigError`] that names the first setting
+/// with a value that is not accepted.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Checks<R> {
@@ -120,55 +128,56 @@ impl<R> Checks<R> {
         Self { probe, interval, jitter: 0.2, timeout, rise: 2, fall: 3, concurrency: 32 }
     }
 
-    /// Sets the time from the end of one check to the next of the same endpoint. Default: 5 s.
+    /// Sets the time from the end of a check to the endpoint's next one. Default: 5 s.
     ///
-    /// The first comes at a random moment of the first interval.
+    /// The first check comes at a random moment of the first interval.
     pub const fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Sets up to what share of itself each interval is lengthened by chance. Default: 0.2.
+    /// Sets the greatest random extension of an interval, as a share of it. Default: 0.2.
     pub const fn jitter(mut self, share: f64) -> Self {
         self.jitter = share;
         self
     }
 
-    /// Sets after what time a check has failed. Default: 1 s.
+    /// Sets the time after which a running check fails. Default: 1 s.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets how many checks in a row must pass before an endpoint is back. Default: 2.
+    /// Sets how many checks in a row must pass to end an ejection by checks. Default: 2.
     pub const fn rise(mut self, checks: u32) -> Self {
         self.rise = checks;
         self
     }
 
-    /// Sets how many checks in a row must fail before an endpoint is ejected. Default: 3.
+    /// Sets how many checks in a row must fail to eject an endpoint. Default: 3.
     pub const fn fall(mut self, checks: u32) -> Self {
         self.fall = checks;
         self
     }
 
-    /// Sets how many checks run at once, at most; others that are due wait. Default: 32.
+    /// Sets how many checks may run at once; further ones wait. Default: 32.
     pub const fn concurrency(mut self, checks: usize) -> Self {
         self.concurrency = checks;
         self
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |bad: bool, field, problem| match bad {
-            true => Err(ConfigError::new(field, problem)),
-            false => Ok(()),
-        };
-        let outside = |time| !(SHORT..=YEAR).contains(&time);
-        refuse(outside(self.interval), "interval", "must be from a millisecond to a year")?;
-        refuse(outside(self.timeout), "timeout", "must be from a millisecond to a year")?;
-        refuse(!(0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
-        refuse(self.rise == 0, "rise", "must be at least 1")?;
-        refuse(self.fall == 0, "fall", "must be at least 1")?;
-        refuse(self.concurrency == 0, "concurrency", "must be at least 1")
+        let check = ConfigError::check;
+        let (interval, timeout) = (is_in_range(self.interval), is_in_range(self.timeout));
+        check(interval, "interval", "must be from a millisecond to a year")?;
+        check(timeout, "timeout", "must be from a millisecond to a year")?;
+        check((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
+        check(self.rise > 0, "rise", "must be at least 1")?;
+        check(self.fall > 0, "fall", "must be at least 1")?;
+        check(self.concurrency > 0, "concurrency", "must be at least 1")
     }
+}
+
+fn is_in_range(time: Duration) -> bool {
+    (SHORT..=YEAR).contains(&time)
 }

@@ -1,14 +1,15 @@
-//! Checks whether a port is open.
+//! Checks by TCP connections.
 
 use std::{future::Future, pin::Pin};
 
 use tokio::net::TcpStream;
 
-use crate::checks::Probe;
+use super::Probe;
 use crate::error::BoxError;
 
-/// Passes if a TCP connection can be made; it is closed at once. The closure says where, as
-/// `host:port`, from the endpoint's name and target.
+/// Returns a probe that passes if a TCP connection can be opened, and then closes it.
+///
+/// The closure returns the address as `host:port`, from the endpoint's name and target.
 ///
 /// ```
 /// use counterpoise::checks::{tcp, Checks};
@@ -24,7 +25,7 @@ where
     Tcp(address)
 }
 
-/// See [`tcp()`].
+/// The probe that [`tcp()`] returns.
 #[derive(Debug, Clone, Copy)]
 pub struct Tcp<F>(F);
 

@@ -1,11 +1,11 @@
-//! From the result of a call to what it says about the endpoint.
+//! Classifiers: from the result of a call to its outcome.
 
-use crate::health::outcome::Outcome;
+use super::outcome::Outcome;
 
-/// Decides what the result of a call says about the endpoint that made it.
+/// Classifies the result of a call as an [`Outcome`].
 ///
-/// Implemented for closures over `Result<&Res, &Err>`. The classifier is cloned into each
-/// call, so it should be cheap to clone.
+/// Closures over `Result<&Res, &Err>` implement it. Each call clones the classifier, so a clone
+/// should be cheap.
 ///
 /// ```
 /// use counterpoise::{Builder, Outcome};
@@ -20,8 +20,11 @@ use crate::health::outcome::Outcome;
     note = "give a closure to `Builder::classify_fn`, with the types of its argument written out"
 )]
 pub trait Classify<Res, Err> {
-    /// Returns the outcome of one call. Called once per call that ended; a panic counts as
-    /// a failure of the endpoint and reaches the caller.
+    /// Returns the outcome of a call. It runs once for each call that has a result.
+    ///
+    /// # Panics
+    ///
+    /// A panic counts as a failure of the endpoint, and continues in the caller.
     fn classify(&self, result: Result<&Res, &Err>) -> Outcome;
 }
 
@@ -35,8 +38,7 @@ where
     }
 }
 
-/// The default classifier: a response is a success, whatever it says, and an error is a
-/// failure.
+/// The classifier for which each response is a success, and each error is a failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrorsAreFailures;
 

@@ -1,44 +1,56 @@
-//! One endpoint's record of ejections: how long it is out, what is forgotten, when it is
-//! tried.
+//! The ejections of one endpoint: their periods and trials.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{
-    health::{evidence::Verdict, settings::Health},
-    util::random::Random,
-};
+use super::{evidence::Verdict, settings::Health};
+use crate::util::random::Random;
 
-/// The record of one endpoint; kept under the door's mutex.
+/// The ejections of one endpoint. The cluster changes them under its lock.
 #[derive(Debug)]
 pub(crate) struct Ejections {
-    /// Ejections that still count; each makes the next period longer.
+    /// Past ejections that still count; each makes the next period longer.
     streak: u32,
-    /// Trials in a row that said nothing.
-    vain: u32,
+    /// Trials in a row without a result.
+    inconclusive: u32,
     /// When the present stage began.
     since: Instant,
     stage: Stage,
-    /// Ejections ever, for the statistics.
+    /// All ejections, for the statistics.
     total: u64,
 }
 
-/// What an endpoint is doing.
+/// The stage of an endpoint between two ejections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// In service.
     Serving,
-    /// Out until an instant; from then on waiting to be tried.
-    Out { until: Instant, passed: u32 },
-    /// One call is trying it, after so many trials that succeeded. With a lease, its response
-    /// has begun, and if its body has not ended by then another may try.
-    Trial { passed: u32, started: Instant, lease: Option<Instant> },
+    /// Ejected until an instant; from then on the next call is the trial. `passed` trials in a row
+    /// have succeeded.
+    Out {
+        until: Instant,
+        passed: u32,
+    },
+    /// A trial runs. It has a lease if its response has begun: if its body has not ended by then,
+    /// another call may be the trial.
+    Trial {
+        passed: u32,
+        started: Instant,
+        lease: Option<Instant>,
+    },
 }
+
+/// The most ejections that are remembered. By then the period has reached its maximum, unless
+/// `growth` is close to 1.
+const MAX_STREAK: u32 = 64;
+
+/// The greatest exponent of a pause after trials without a result: 2^7 hundredths of
+/// `base_ejection` are more than all of it.
+const MAX_DOUBLINGS: u32 = 7;
 
 impl Ejections {
     pub(crate) const fn new(now: Instant) -> Self {
-        Self { streak: 0, vain: 0, since: now, stage: Stage::Serving, total: 0 }
+        Self { streak: 0, inconclusive: 0, since: now, stage: Stage::Serving, total: 0 }
     }
 
     pub(crate) const fn stage(&self) -> Stage {
@@ -49,42 +61,41 @@ impl Ejections {
         self.total
     }
 
-    /// Takes the endpoint out, from service or after a failed trial; returns until when.
+    /// Ejects the endpoint, from service or after a failed trial. Returns the end of the period.
     pub(crate) fn eject(&mut self, now: Instant, health: &Health, random: &mut Random) -> Instant {
         if self.stage == Stage::Serving {
-            self.forget(now.saturating_duration_since(self.since), health);
+            self.shorten_streak(now.saturating_duration_since(self.since), health);
         }
         self.streak = health.next_streak(self.streak);
         self.total = self.total.saturating_add(1);
         self.since = now;
         let period = health.period(self.streak);
         let until = now + period + period.mul_f64(health.jitter * random.unit());
-        self.vain = 0;
+        self.inconclusive = 0;
         self.stage = Stage::Out { until, passed: 0 };
         until
     }
 
-    /// Brings the endpoint back into service.
     pub(crate) fn recover(&mut self, now: Instant) {
-        (self.since, self.vain) = (now, 0);
+        self.since = now;
+        self.inconclusive = 0;
         self.stage = Stage::Serving;
     }
 
-    /// Hands out the one place of the trial.
     pub(crate) fn start_trial(&mut self, now: Instant) {
         if let Stage::Out { passed, .. } | Stage::Trial { passed, .. } = self.stage {
             self.stage = Stage::Trial { passed, started: now, lease: None };
         }
     }
 
-    /// Notes that the response to a trial has begun; returns until when its body may take.
+    /// Begins the lease of a trial whose response has begun. Returns the end of the lease.
     pub(crate) fn answer_trial(&mut self, now: Instant, health: &Health) -> Option<Instant> {
         let Stage::Trial { lease, .. } = &mut self.stage else { return None };
         *lease = Some(now + health.base_ejection);
         *lease
     }
 
-    /// Returns from when on a call may try it.
+    /// Returns when a call may be the trial.
     pub(crate) const fn due(&self) -> Option<Instant> {
         match self.stage {
             Stage::Out { until, .. } => Some(until),
@@ -93,44 +104,47 @@ impl Ejections {
         }
     }
 
-    /// Takes the place back; returns from when on it is handed out again, and whether enough
-    /// trials have now succeeded.
-    ///
-    /// After a trial that said nothing there is a pause, as long as the trial took and a
-    /// little more, which doubles each time up to the base period: or an endpoint that hangs,
-    /// under callers who do not wait for long, would get every call. After one that was pushed
-    /// back it is the base period, or as long as the endpoint asked.
+    /// Ends a trial. Returns when the next call may be a trial, and whether enough trials in a row
+    /// have succeeded.
     pub(crate) fn end_trial(
         &mut self,
         verdict: Verdict,
         now: Instant,
         health: &Health,
     ) -> (Instant, bool) {
-        let Stage::Trial { passed, started, .. } = self.stage else { return (now, false) };
-        let (until, passed) = match verdict {
-            Verdict::Passed => (now, passed.saturating_add(1)),
-            Verdict::Unsent => (now, passed),
-            Verdict::PushedBack(asked) => {
-                let asked = asked.unwrap_or_default().min(health.max_ejection);
-                (now + asked.max(health.base_ejection), passed)
+        let Stage::Trial { mut passed, started, .. } = self.stage else { return (now, false) };
+        let until = match verdict {
+            Verdict::Passed => {
+                self.inconclusive = 0;
+                passed = passed.saturating_add(1);
+                now
+            }
+            Verdict::Unsent => now,
+            Verdict::PushedBack(requested) => {
+                let requested = requested.unwrap_or_default().min(health.max_ejection);
+                now + requested.max(health.base_ejection)
             }
             Verdict::Failed | Verdict::Nothing => {
-                let took = now.saturating_duration_since(started);
-                let more = health.base_ejection * (1 << self.vain.min(7)) / 100;
-                self.vain = self.vain.saturating_add(1);
-                let pause = took.saturating_add(more.min(health.base_ejection));
-                (now + pause.min(health.max_ejection), passed)
+                now + self.next_pause(now.saturating_duration_since(started), health)
             }
         };
-        if verdict == Verdict::Passed {
-            self.vain = 0;
-        }
         self.stage = Stage::Out { until, passed };
         (until, passed >= health.trials_needed())
     }
 
-    /// Forgets a past period for each time that the endpoint served for as long.
-    fn forget(&mut self, mut served: Duration, health: &Health) {
+    /// Returns the pause after a trial without a result: its own duration, and a part of
+    /// `base_ejection` that doubles with each such trial in a row.
+    ///
+    /// Without the pause, an endpoint that hangs would get every call of callers with short timeouts.
+    fn next_pause(&mut self, trial: Duration, health: &Health) -> Duration {
+        let doublings = self.inconclusive.min(MAX_DOUBLINGS);
+        self.inconclusive = self.inconclusive.saturating_add(1);
+        let more = health.base_ejection * (1 << doublings) / 100;
+        trial.saturating_add(more.min(health.base_ejection)).min(health.max_ejection)
+    }
+
+    /// Removes a past ejection for each of its periods that fits into the time in service.
+    fn shorten_streak(&mut self, mut served: Duration, health: &Health) {
         while self.streak > 0 {
             let Some(rest) = served.checked_sub(health.period(self.streak)) else { return };
             served = rest;
@@ -140,7 +154,7 @@ impl Ejections {
 }
 
 impl Health {
-    /// Returns the length of the n-th period in a row, before jitter; n counts from 1.
+    /// Returns the n-th period in a row, before jitter. The first is number 1.
     fn period(&self, n: u32) -> Duration {
         let factor = self.growth.powi(i32::try_from(n - 1).unwrap_or(i32::MAX));
         let seconds = self.base_ejection.as_secs_f64() * factor;
@@ -151,16 +165,12 @@ impl Health {
         }
     }
 
-    /// Returns the streak after one more ejection; what lies beyond the longest period is
-    /// not remembered.
+    /// Returns the streak after one more ejection. It stays at the number of the longest period.
     fn next_streak(&self, streak: u32) -> u32 {
-        let longest = streak > 0 && self.period(streak) >= self.max_ejection;
-        if longest || self.growth == 1.0 { streak.max(1) } else { (streak + 1).min(MAX_STREAK) }
+        let is_longest = streak > 0 && self.period(streak) >= self.max_ejection;
+        if is_longest || self.growth == 1.0 { streak.max(1) } else { (streak + 1).min(MAX_STREAK) }
     }
 }
-
-/// No more ejections are remembered, however slowly the periods grow.
-const MAX_STREAK: u32 = 64;
 
 #[cfg(test)]
 mod tests {

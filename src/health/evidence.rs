@@ -1,104 +1,27 @@
-//! What the end of a call does to the health word of its endpoint.
+//! What the end of a call changes in the words of its endpoint.
 //!
-//! Each endpoint has one atomic word. Calls read it when they are admitted and change it when
-//! they end; [`weigh`] says how, and is pure. Only the cluster changes the state in it, under its
-//! lock, and each change of state begins a new *epoch*: the end of a call counts only in the
-//! epoch in which the call was admitted.
+//! Each endpoint has one atomic health word. Calls read it at their admission and change it at their
+//! end, as the pure function [`weigh`] says. Only the cluster changes the state in the word, under
+//! its lock. Each change of state begins a new *epoch*, and the end of a call counts only in the epoch
+//! of its admission.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a stretch of health: each ejection and each return begins a new one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Epoch(u32);
+pub(crate) use super::report::{Admission, AdmissionKind, End, Epoch, Limits, Report, Verdict};
 
-impl Epoch {
-    pub(crate) const fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
-    }
-}
-
-/// The state of an endpoint's health.
+/// The state of an endpoint's health. The numbers are those in the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In service.
-    Serving,
-    /// Out of service until a trial succeeds.
-    Ejected,
+    Serving = 0,
+    /// Ejected until a trial succeeds.
+    Ejected = 1,
     /// No longer a member.
-    Gone,
-    /// Out of service until active checks pass.
-    CheckedOut,
+    Gone = 2,
+    /// Ejected until active checks pass.
+    CheckedOut = 3,
 }
 
-/// How a call was admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Admission {
-    pub(crate) epoch: Epoch,
-    pub(crate) kind: AdmissionKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionKind {
-    /// The endpoint was eligible.
-    Eligible,
-    /// The call holds the one place of the trial of an ejected endpoint.
-    Trial,
-}
-
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Success,
-    /// Also a panic of the endpoint's code, and a service that failed to become ready.
-    Failure,
-    /// The endpoint pushed back, perhaps for a time.
-    Overload(Option<Duration>),
-    Neutral,
-    /// The caller dropped the call at this age.
-    Dropped(Duration),
-    /// The caller dropped the body of a response whose head was good.
-    BodyDropped,
-    /// The call was chosen for the endpoint and never sent there.
-    Unsent,
-}
-
-/// The settings that decide about ends.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// How many failures in a row eject.
-    pub(crate) threshold: u32,
-    /// From which age on a dropped call is a failure.
-    pub(crate) drop_age: Duration,
-}
-
-/// What the cluster has to know of an end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
-    Nothing,
-    /// The endpoint has failed as often in a row as it may.
-    Failed,
-    /// An ejected endpoint was used all the same, and has succeeded.
-    Recovered,
-    /// The endpoint pushed back, perhaps for a time.
-    PushedBack(Option<Duration>),
-    /// The one call that tried the endpoint is over.
-    TrialEnded(Verdict),
-}
-
-/// What a trial has shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passed,
-    Failed,
-    Nothing,
-    PushedBack(Option<Duration>),
-    Unsent,
-}
-
-/// Returns the word after a call has ended, and what the cluster has to know.
+/// Returns the word after a call has ended, and the report to the cluster.
 pub(crate) fn weigh(word: Word, call: Admission, end: End, limits: &Limits) -> (Word, Report) {
     if call.kind == AdmissionKind::Trial {
         return (word, Report::TrialEnded(verdict(end, limits)));
@@ -106,12 +29,11 @@ pub(crate) fn weigh(word: Word, call: Admission, end: End, limits: &Limits) -> (
     match end {
         End::Success if word.epoch() == call.epoch => success(word),
         _ if end.is_failure(limits) => failure(word, call.epoch, limits),
-        End::Overload(asked) => (word, Report::PushedBack(asked)),
+        End::Overload(requested) => (word, Report::PushedBack(requested)),
         _ => (word, Report::Nothing),
     }
 }
 
-/// A success starts the count of failures anew.
 fn success(word: Word) -> (Word, Report) {
     let report = if word.state() == State::Ejected { Report::Recovered } else { Report::Nothing };
     (word.with_failures(0), report)
@@ -129,7 +51,7 @@ fn failure(word: Word, epoch: Epoch, limits: &Limits) -> (Word, Report) {
 fn verdict(end: End, limits: &Limits) -> Verdict {
     match end {
         End::Success | End::BodyDropped => Verdict::Passed,
-        End::Overload(asked) => Verdict::PushedBack(asked),
+        End::Overload(requested) => Verdict::PushedBack(requested),
         End::Unsent => Verdict::Unsent,
         _ if end.is_failure(limits) => Verdict::Failed,
         _ => Verdict::Nothing,
@@ -147,22 +69,22 @@ impl End {
     }
 }
 
-/// `epoch: 32 | failures: 29 | drained: 1 | state: 2`.
+/// The value of a health word: `epoch: 32 | failures: 29 | drained: 1 | state: 2` bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
-const STATE: u64 = 0b011;
+const STATE_MASK: u64 = 0b011;
 const DRAINED: u64 = 0b100;
-const FAILURES: u32 = 3;
+const FAILURES_SHIFT: u32 = 3;
 const FAILURES_MASK: u64 = (1 << 29) - 1;
-const EPOCH: u32 = 32;
+const EPOCH_SHIFT: u32 = 32;
 
-/// The largest count of failures that the word holds.
+/// The greatest count of failures: the 29 bits of the word.
 pub(crate) const MAX_FAILURES: u32 = FAILURES_MASK as u32;
 
 impl Word {
     pub(crate) const fn state(self) -> State {
-        match self.0 & STATE {
+        match self.0 & STATE_MASK {
             0 => State::Serving,
             1 => State::Ejected,
             2 => State::Gone,
@@ -171,11 +93,11 @@ impl Word {
     }
 
     pub(crate) const fn failures(self) -> u32 {
-        ((self.0 >> FAILURES) & FAILURES_MASK) as u32
+        ((self.0 >> FAILURES_SHIFT) & FAILURES_MASK) as u32
     }
 
     pub(crate) const fn epoch(self) -> Epoch {
-        Epoch((self.0 >> EPOCH) as u32)
+        Epoch((self.0 >> EPOCH_SHIFT) as u32)
     }
 
     pub(crate) const fn is_drained(self) -> bool {
@@ -183,8 +105,8 @@ impl Word {
     }
 
     const fn with_failures(self, failures: u32) -> Self {
-        let cleared = self.0 & !(FAILURES_MASK << FAILURES);
-        Self(cleared | ((failures as u64) << FAILURES))
+        let cleared = self.0 & !(FAILURES_MASK << FAILURES_SHIFT);
+        Self(cleared | ((failures as u64) << FAILURES_SHIFT))
     }
 
     const fn with_drained(self, drained: bool) -> Self {
@@ -194,13 +116,7 @@ impl Word {
     /// Returns the first word of the next epoch: the count of failures starts at zero.
     const fn next(self, state: State) -> Self {
         let epoch = self.epoch().next().0 as u64;
-        let state = match state {
-            State::Serving => 0,
-            State::Ejected => 1,
-            State::Gone => 2,
-            State::CheckedOut => 3,
-        };
-        Self((epoch << EPOCH) | (self.0 & DRAINED) | state)
+        Self((epoch << EPOCH_SHIFT) | (self.0 & DRAINED) | state as u64)
     }
 }
 
@@ -218,7 +134,8 @@ impl HealthWord {
         self.load().epoch()
     }
 
-    /// Admits one call, if the endpoint takes calls. In panic mode ejected endpoints do, too.
+    /// Admits one call, unless the endpoint is drained or not in service. In panic mode ejected
+    /// endpoints take calls, too.
     #[inline]
     pub(crate) fn admit(&self, panic: bool) -> Option<Epoch> {
         let word = self.load();
@@ -247,12 +164,12 @@ impl HealthWord {
         }
     }
 
-    /// Begins a new epoch. Only under the cluster's lock.
+    /// Begins a new epoch. Only the cluster calls it, under its lock.
     pub(crate) fn enter(&self, state: State) {
         self.update(|word| word.next(state));
     }
 
-    /// Sets whether the endpoint takes no new calls at all. Only under the cluster's lock.
+    /// Sets whether the endpoint is drained. Only the cluster calls it, under its lock.
     pub(crate) fn set_drained(&self, drained: bool) {
         self.update(|word| word.with_drained(drained));
     }
@@ -263,9 +180,36 @@ impl HealthWord {
     }
 }
 
+/// Counts the calls of one endpoint by their ends.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(super) successes: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) overloads: AtomicU64,
+    pub(super) neutrals: AtomicU64,
+    pub(super) drops: AtomicU64,
+}
+
+impl Counters {
+    /// Counts the end of a call, unless the request was never sent.
+    #[inline]
+    pub(crate) fn count(&self, end: End) {
+        let counter = match end {
+            End::Success => &self.successes,
+            End::Failure => &self.failures,
+            End::Overload(_) => &self.overloads,
+            End::Neutral => &self.neutrals,
+            End::Dropped(_) | End::BodyDropped => &self.drops,
+            End::Unsent => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn limits(threshold: u32) -> Limits {
         Limits { threshold, drop_age: Duration::from_secs(1) }
@@ -342,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_largest_count_and_epoch_do_not_overflow_into_other_fields() {
-        let word = HealthWord(AtomicU64::new(!(STATE | DRAINED)));
+        let word = HealthWord(AtomicU64::new(!(STATE_MASK | DRAINED)));
         let call = admitted(word.admit(false).unwrap());
         assert_eq!(word.end(call, End::Failure, &limits(MAX_FAILURES)), Report::Failed);
         assert_eq!(word.load().failures(), MAX_FAILURES);

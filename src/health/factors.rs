@@ -1,23 +1,27 @@
-//! What part of an endpoint's weight counts: the product of everything that lowers it.
+//! The capacity of an endpoint: the product of all factors that lower its weight.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::health::{overload::Lowered, settings::Health};
+use super::{overload::Lowered, settings::Health};
 use crate::util::fraction::FULL;
 
-/// The parts of one endpoint; kept under the door's mutex.
+/// The factors of one endpoint. The cluster changes them under its lock.
 #[derive(Debug)]
 pub(crate) struct Factors {
-    /// What the program has set, in units of 1/[`FULL`].
+    /// The capacity that the program has set, in units of 1/[`FULL`].
     set: u32,
-    /// Since when the endpoint starts slowly, if it does.
+    /// When the ramp of the slow start began, if there is one.
     ramp: Option<Instant>,
+    /// The capacity after push-back.
     lowered: Option<Lowered>,
-    /// After being slower than its peers.
+    /// The factor of a slow endpoint, between 0 and 1: see [`LatencyWeights`](super::LatencyWeights).
     pub(super) pace: f64,
 }
+
+/// The number of steps of a ramp: each step of a linear one is less than 1 % of the weight.
+const RAMP_STEPS: u32 = 128;
 
 impl Default for Factors {
     fn default() -> Self {
@@ -35,31 +39,39 @@ impl Factors {
         self.ramp = health.slow_start.map(|_| now);
     }
 
-    /// Notes that the endpoint pushed back.
-    pub(crate) fn push_back(&mut self, asked: Option<Duration>, now: Instant, health: &Health) {
-        self.lowered = Some(Lowered::lower(self.lowered, asked, now, &health.overload));
+    /// Lowers the capacity after a push-back, for the requested time if there is one.
+    pub(crate) fn push_back(&mut self, requested: Option<Duration>, now: Instant, health: &Health) {
+        self.lowered = Some(Lowered::lower(self.lowered, requested, now, &health.overload));
     }
 
-    /// Returns the capacity at an instant, in units of 1/[`FULL`]: zero only if it was set so.
+    /// Returns the capacity at an instant, in units of 1/[`FULL`]. It is zero only if zero was set.
     pub(crate) fn capacity(&self, now: Instant, health: &Health) -> u32 {
-        let ramp = self
-            .ramp
-            .zip(health.slow_start)
-            .map_or(1.0, |(since, ramp)| ramp.factor(now.saturating_duration_since(since)));
+        let ramp = match (self.ramp, health.slow_start) {
+            (Some(since), Some(ramp)) => ramp.factor(now.saturating_duration_since(since)),
+            _ => 1.0,
+        };
         let lowered = self.lowered.map_or(1.0, |lowered| lowered.factor(now));
         let product = (f64::from(self.set) * ramp * lowered * self.pace).round() as u32;
         product.clamp(self.set.min(1), self.set)
     }
 
-    /// Returns when the capacity moves next by itself; forgets what moves no more.
+    /// Returns when the capacity changes next without an input, and clears factors that no longer
+    /// change.
     pub(crate) fn next(&mut self, now: Instant, health: &Health) -> Option<Instant> {
-        let ramp = self.ramp.zip(health.slow_start).and_then(|(since, ramp)| {
-            let end = since + ramp.window();
-            (now < end).then(|| end.min(now + ramp.window() / 128))
-        });
+        let ramp = self.next_ramp_step(now, health);
         let lowered = self.lowered.and_then(|lowered| lowered.next(now));
-        self.ramp = self.ramp.filter(|_| ramp.is_some());
-        self.lowered = self.lowered.filter(|_| lowered.is_some());
+        if ramp.is_none() {
+            self.ramp = None;
+        }
+        if lowered.is_none() {
+            self.lowered = None;
+        }
         [ramp, lowered].into_iter().flatten().min()
+    }
+
+    fn next_ramp_step(&self, now: Instant, health: &Health) -> Option<Instant> {
+        let (since, ramp) = (self.ramp?, health.slow_start?);
+        let end = since + ramp.window();
+        if now < end { Some(end.min(now + ramp.window() / RAMP_STEPS)) } else { None }
     }
 }

@@ -1,36 +1,40 @@
-//! Fisher's exact test, one-sided: are failures as frequent here as elsewhere?
+//! Fisher's exact test, one-sided.
 
-/// Returns the probability of at least `bad` bad calls among `all` of one endpoint, if it is
-/// like the rest, which had `rest_bad` among `rest_all`.
+/// Terms below this part of the sum end the summation: those that follow are smaller still.
+const NEGLIGIBLE: f64 = 1e-12;
+
+/// Returns the probability that an endpoint like the rest has at least `bad` bad calls among `all`.
 ///
-/// Exact: given how many bad calls there were in all, each set of calls was as likely to be the
-/// endpoint's (R. A. Fisher, "The design of experiments", 1935). Cost: a few dozen steps where
-/// the result is small.
+/// The rest has `rest_bad` bad calls among `rest_all`. The result is exact: for a given number of bad
+/// calls in total, each way to distribute them among the calls has the same probability (R. A.
+/// Fisher, "The design of experiments", 1935). Cost: a few dozen steps where the result is small.
 pub(super) fn tail(bad: u64, all: u64, rest_bad: u64, rest_all: u64) -> f64 {
     let (total_bad, total) = (bad + rest_bad, all + rest_all);
     let most = total_bad.min(all);
     let good = total - total_bad;
-    let mut term = (choose(total_bad, bad) + choose(good, all - bad) - choose(total, all)).exp();
+    let mut term =
+        (ln_choose(total_bad, bad) + ln_choose(good, all - bad) - ln_choose(total, all)).exp();
     let mut sum = 0.0;
     for x in bad..=most {
         sum += term;
-        if term <= sum * 1e-12 {
+        if term <= sum * NEGLIGIBLE {
             break;
         }
-        let up = (total_bad - x) as f64 * (all - x) as f64;
-        // Good calls of the rest, after one more bad one here.
-        let down = (x + 1) as f64 * (good + x + 1 - all.min(good + x + 1)) as f64;
-        term *= if down > 0.0 { up / down } else { 0.0 };
+        // The ratio of the hypergeometric terms of x + 1 and x.
+        let numerator = (total_bad - x) as f64 * (all - x) as f64;
+        let rest_good = good + x + 1 - all.min(good + x + 1);
+        let denominator = (x + 1) as f64 * rest_good as f64;
+        term *= if denominator > 0.0 { numerator / denominator } else { 0.0 };
     }
     sum.min(1.0)
 }
 
-/// Returns the logarithm of the binomial coefficient.
-fn choose(n: u64, k: u64) -> f64 {
+/// Returns the natural logarithm of the binomial coefficient.
+fn ln_choose(n: u64, k: u64) -> f64 {
     ln_factorial(n) - ln_factorial(k) - ln_factorial(n - k)
 }
 
-/// Stirling's series; its error is below 1e-10 from 10 on.
+/// Returns ln n!, from 10 on by Stirling's series, whose error is then below 1e-10.
 fn ln_factorial(n: u64) -> f64 {
     if n < 10 {
         return (2..=n).map(|i| (i as f64).ln()).sum();
@@ -44,7 +48,7 @@ fn ln_factorial(n: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The same by counting: C(n, k) in whole numbers.
+    /// The same by the binomial coefficients themselves.
     fn counted(bad: u64, all: u64, rest_bad: u64, rest_all: u64) -> f64 {
         let choose = |n: u64, k: u64| {
             if k > n { 0.0 } else { (0..k).fold(1.0, |c, i| c * (n - i) as f64 / (i + 1) as f64) }

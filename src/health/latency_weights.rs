@@ -2,16 +2,16 @@
 
 use crate::error::ConfigError;
 
-/// Lowers the weight of endpoints that stay slower than their peers, and gives it back.
+/// Lowers the effective weight of endpoints that stay slower than their peers.
 ///
 /// At the end of each [interval](crate::Health::interval), the mean latency of an endpoint's
-/// successes is compared with the median of its peers' means. Above `above` times that, for
-/// `after` intervals in a row, each interval takes a fifth of the weight that counts, down to
-/// `floor`; below `below` times, or with fewer than `min_calls` calls to tell by, each gives
-/// that back. In between, everything stays as it is.
+/// successes is compared with the median of its peers' means. After `after` intervals in a row above
+/// `above` times the median, each interval lowers the effective weight by a fifth, down to `floor`.
+/// Each interval below `below` times the median raises it by one such step, and so does each interval
+/// with fewer than `min_calls` successes. In between, the weight does not change.
 ///
-/// For policies that do not look at latency by themselves; beside [`PeakEwma`](crate::policy::PeakEwma)
-/// it would count twice.
+/// It is for policies that do not use latency. [`PeakEwma`](crate::policy::PeakEwma) does; there the
+/// latency would count twice.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -48,49 +48,43 @@ impl LatencyWeights {
         Self { above: 1.5, below: 1.2, after: 3, floor: 0.25, min_calls: 10 }
     }
 
-    /// Sets from how many times its peers' latency on an endpoint is too slow. Default: 1.5.
+    /// Sets the multiple of the peers' latency above which an endpoint is too slow. Default: 1.5.
     pub const fn above(mut self, times: f64) -> Self {
         self.above = times;
         self
     }
 
-    /// Sets below how many times its peers' latency it gets weight back. Default: 1.2.
+    /// Sets the multiple of the peers' latency below which the weight rises. Default: 1.2.
     pub const fn below(mut self, times: f64) -> Self {
         self.below = times;
         self
     }
 
-    /// Sets after how many slow intervals in a row the weight sinks. Default: 3.
+    /// Sets how many slow intervals in a row lower the weight. Default: 3.
     pub const fn after(mut self, intervals: u32) -> Self {
         self.after = intervals;
         self
     }
 
-    /// Sets what part of the weight is left at least. Default: 0.25.
+    /// Sets the least part of the weight that remains. Default: 0.25.
     pub const fn floor(mut self, floor: f64) -> Self {
         self.floor = floor;
         self
     }
 
-    /// Sets how many successes of an interval tell the latency. Default: 10.
+    /// Sets how many successes of an interval the comparison needs. Default: 10.
     pub const fn min_calls(mut self, calls: u64) -> Self {
         self.min_calls = calls;
         self
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |problem| Err(ConfigError::new("latency_weights", problem));
-        match self {
-            _ if !(1.0..f64::MAX).contains(&self.below) => refuse("needs below of at least 1"),
-            _ if !(self.below..f64::MAX).contains(&self.above) || self.above == self.below => {
-                refuse("needs above to be more than below")
-            }
-            _ if self.after == 0 => refuse("needs after of at least 1"),
-            _ if !(self.floor > 0.0 && self.floor <= 1.0) => {
-                refuse("needs a floor above 0 and up to 1")
-            }
-            _ if self.min_calls == 0 => refuse("needs min_calls of at least 1"),
-            _ => Ok(()),
-        }
+        let check = |ok, problem| ConfigError::check(ok, "latency_weights", problem);
+        check((1.0..f64::MAX).contains(&self.below), "needs below of at least 1")?;
+        let above = self.above > self.below && self.above < f64::MAX;
+        check(above, "needs above to be more than below")?;
+        check(self.after > 0, "needs after of at least 1")?;
+        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        check(self.min_calls > 0, "needs min_calls of at least 1")
     }
 }

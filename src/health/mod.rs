@@ -1,6 +1,6 @@
-//! One endpoint's health: what counts, when it is ejected, how it comes back.
+//! The health of one endpoint: settings, outcomes, ejection, and the effective weight.
 //!
-//! Rules here are pure: time, chance and settings are arguments.
+//! The rules are pure: time, random numbers and settings are arguments.
 
 pub(crate) mod capacity;
 pub(crate) mod classify;
@@ -10,10 +10,12 @@ pub(crate) mod evidence;
 pub(crate) mod factors;
 pub(crate) mod fisher;
 pub(crate) mod latency_weights;
+mod limits;
 pub(crate) mod outcome;
 pub(crate) mod outliers;
 pub(crate) mod overload;
 pub(crate) mod pace;
+mod report;
 pub(crate) mod settings;
 pub(crate) mod slow_start;
 pub(crate) mod tally;

@@ -1,26 +1,25 @@
-//! Ejection by rate: an endpoint that does worse than its peers, although not in a row.
+//! Outlier detection: ejects endpoints that fail more often than their peers.
 
-use crate::health::fisher::tail;
-use crate::{error::ConfigError, health::tally::Tally};
+use super::{fisher::tail, tally::Tally};
+use crate::error::ConfigError;
 
-/// Ejects endpoints that fail more often than their peers, beside those that fail many times in
-/// a row.
+/// Ejects endpoints whose share of failed calls is above that of their peers.
 ///
-/// At the end of each [interval](crate::Health::interval), each endpoint in service is compared
-/// with the rest, the worst first. It is ejected if its share of failed calls is above that
-/// of the rest by more than `margin`, and if chance alone would hardly have it so (Fisher's
-/// exact test): in a set of endpoints that are all alike, the chance that an interval ejects
-/// anybody is at most `false_ejections`, however many endpoints there are. The test knows how
-/// little a few calls say, so it works with two or three endpoints and with a third of
-/// them bad; when all do badly, nobody stands out. Endpoints or rests with fewer calls than
-/// `min_calls` are not judged, so the last one never is.
+/// It works beside [`consecutive_failures`](crate::Health::consecutive_failures). At the end of each
+/// [interval](crate::Health::interval), each endpoint in service is compared with the rest, the worst
+/// first. It is ejected if its share of failed calls exceeds that of the rest by more than `margin`,
+/// and if Fisher's exact test makes an accident improbable: in a set of equal endpoints of any size,
+/// an interval ejects any endpoint with a probability of at most `false_ejections`. The test takes
+/// the number of calls into account, so it also works with two or three endpoints, and if a third of
+/// them fails. If all endpoints fail alike, none is ejected. An endpoint or a rest with fewer calls
+/// than `min_calls` is not compared, so the last endpoint is never ejected.
 ///
-/// With [`slower_than`](Self::slower_than), slow calls are judged in the same way.
+/// [`slower_than`](Self::slower_than) compares the shares of slow calls in the same way.
 ///
-/// # How many failures that takes
+/// # How many failures eject
 ///
-/// The least number of failures in an interval that eject an endpoint whose peers have none, by
-/// the defaults, if each endpoint had so many calls:
+/// The table has the least number of failures in an interval that eject an endpoint, with the
+/// defaults, if its peers have none and each endpoint has so many calls:
 ///
 /// | endpoints | 20 calls each | 50 | 100 | 300 |
 /// |---|---|---|---|---|
@@ -28,18 +27,19 @@ use crate::{error::ConfigError, health::tally::Tally};
 /// | 3 | 9 | 9 | 11 | 31 |
 /// | 10 | 5 | 6 | 11 | 31 |
 ///
-/// So roughly ln(n / `false_ejections`) / ln n failures of n endpoints, and more than `margin` of
-/// the calls. Where calls are rare make the [interval](crate::Health::interval) longer, or allow
-/// more false ejections: the default of 0.0001 is at most one in a day of intervals of 10 s.
+/// The number is about ln(n / `false_ejections`) / ln n for n endpoints, and more than `margin` of the
+/// calls. If calls are rare, a longer [interval](crate::Health::interval) or a greater
+/// `false_ejections` helps. The default of 0.0001 is at most one false ejection a day with intervals
+/// of 10 s.
 ///
-/// # Beside the other rules
+/// # Other settings
 ///
-/// [`max_ejected`](crate::Health::max_ejected) holds; periods and trials are those of other
-/// ejections. An endpoint that fails a share p of its calls passes k trials in a row with a
-/// chance of (1 - p)^k: for half of the calls, 5
-/// [`trial_successes`](crate::Health::trial_successes) leave a chance of 3 %.
-/// [`consecutive_failures`](crate::Health::consecutive_failures) goes on counting: by chance,
-/// 5 in a row come once in 400 calls at p = 30 %.
+/// [`max_ejected`](crate::Health::max_ejected) limits these ejections too, and their periods and
+/// trials are the usual ones. An endpoint that fails a share p of its calls passes k trials in a row
+/// with a probability of (1 - p)^k: for half of the calls, 5
+/// [`trial_successes`](crate::Health::trial_successes) lower it to 3 %.
+/// [`consecutive_failures`](crate::Health::consecutive_failures) still ejects: at p = 30 %, 5 failures
+/// in a row come about once in 400 calls.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -48,8 +48,8 @@ use crate::{error::ConfigError, health::tally::Tally};
 /// | `false_ejections` | 0.0001 an interval | above 0, below 1 |
 /// | `slower_than` | off | above 1 |
 ///
-/// Cost: two atomic additions for each call that ends, and one clock reading; O(n log n) at the
-/// end of an interval, behind the door.
+/// Cost: two atomic additions and one clock reading for each call that ends; O(n log n) at the end of
+/// an interval, under the cluster's lock.
 ///
 /// ```
 /// use counterpoise::{health::OutlierDetection, Health};
@@ -65,14 +65,14 @@ pub struct OutlierDetection {
     slower_than: Option<f64>,
 }
 
-/// Bad calls among all.
+/// The number of bad calls among all.
 #[derive(Debug, Clone, Copy, Default)]
 struct Score {
     bad: u64,
     all: u64,
 }
 
-/// In what an endpoint stands out.
+/// Why an endpoint is an outlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Failures,
@@ -91,97 +91,119 @@ impl OutlierDetection {
         Self { min_calls: 20, margin: 0.1, false_ejections: 1e-4, slower_than: None }
     }
 
-    /// Sets how many calls of an interval a judgement needs, of the endpoint and of the rest.
+    /// Sets how many calls of an interval a comparison needs, of the endpoint and of the rest.
     /// Default: 20.
     pub const fn min_calls(mut self, calls: u64) -> Self {
         self.min_calls = calls;
         self
     }
 
-    /// Sets by how much the share of bad calls must be above the rest's. Default: 0.1.
+    /// Sets the difference of the shares of failed calls above which an endpoint may be ejected.
+    /// Default: 0.1.
     pub const fn margin(mut self, margin: f64) -> Self {
         self.margin = margin;
         self
     }
 
-    /// Sets the chance that an interval ejects anybody of a set that are all alike. Default:
-    /// 0.0001.
+    /// Sets the greatest probability that an interval ejects an endpoint of a set of equal ones.
+    /// Default: 0.0001.
     pub const fn false_ejections(mut self, chance: f64) -> Self {
         self.false_ejections = chance;
         self
     }
 
-    /// Judges slow calls too: those that succeed, and take so many times as long as calls
-    /// did in the interval before at the median endpoint, of an even number the faster one.
-    /// Default: off.
+    /// Also ejects endpoints with a greater share of slow calls than their peers. Default: off.
+    ///
+    /// A call is slow if it succeeds and takes more than `times` the mean latency of the median
+    /// endpoint in the interval before; of an even number of endpoints, the faster one of the middle
+    /// two.
     pub const fn slower_than(mut self, times: f64) -> Self {
         self.slower_than = Some(times);
         self
     }
 
-    /// Returns from which latency on a call is slow, if that is asked for, by the usual one.
+    /// Returns the latency above which a call is slow, for the usual latency of the set; both are in
+    /// nanoseconds.
     pub(crate) fn slow_from(&self, usual: f64) -> Option<u64> {
         self.slower_than.map(|times| (usual * times) as u64)
     }
 
-    /// Returns who stands out, the worst first.
+    /// Returns the indexes of the outliers, the worst first.
     pub(crate) fn judge(&self, tallies: &[Tally]) -> Vec<(usize, Fault)> {
-        let failures =
-            |tally: &Tally| Score { bad: tally.failures, all: tally.successes + tally.failures };
-        let slow = |tally: &Tally| Score { bad: tally.slow, all: tally.successes };
-        let failing = self.stand_out(tallies, failures);
-        let mut out: Vec<_> = failing.into_iter().map(|place| (place, Fault::Failures)).collect();
+        let failed = tallies.iter().map(Score::failed).collect();
+        let mut outliers = Vec::new();
+        for index in self.outliers(failed) {
+            outliers.push((index, Fault::Failures));
+        }
         if self.slower_than.is_some() {
-            for place in self.stand_out(tallies, slow) {
-                if out.iter().all(|(other, _)| *other != place) {
-                    out.push((place, Fault::Latency));
+            let slow = tallies.iter().map(Score::slow).collect();
+            for index in self.outliers(slow) {
+                if outliers.iter().all(|(other, _)| *other != index) {
+                    outliers.push((index, Fault::Latency));
                 }
             }
         }
-        out
+        outliers
     }
 
-    /// Judges one kind of bad calls.
-    fn stand_out(&self, tallies: &[Tally], score: impl Fn(&Tally) -> Score) -> Vec<usize> {
-        let mut scores: Vec<_> = tallies.iter().map(score).enumerate().collect();
+    /// Returns the indexes of the outliers by one kind of bad calls.
+    fn outliers(&self, scores: Vec<Score>) -> Vec<usize> {
         let mut rest = Score::default();
-        for (_, score) in &scores {
+        for score in &scores {
             rest = Score { bad: rest.bad + score.bad, all: rest.all + score.all };
         }
-        scores.retain(|(_, score)| score.all >= self.min_calls.max(1));
-        scores.sort_by(|(_, a), (_, b)| b.share().total_cmp(&a.share()));
-        // Each of so many comparisons may err by chance.
-        let chance = self.false_ejections / scores.len().max(1) as f64;
-        let mut out = Vec::new();
-        for (place, score) in scores {
+        let compared = self.worst_first(scores);
+        // Bonferroni's correction: the probabilities of false ejections add up over the comparisons.
+        let chance = self.false_ejections / compared.len().max(1) as f64;
+        let mut outliers = Vec::new();
+        for (index, score) in compared {
             let others = Score { bad: rest.bad - score.bad, all: rest.all - score.all };
-            let enough = others.all >= self.min_calls.max(1);
-            let above = score.share() > others.share() + self.margin;
-            if enough && above && tail(score.bad, score.all, others.bad, others.all) <= chance {
-                out.push(place);
+            if self.is_outlier(score, others, chance) {
+                outliers.push(index);
                 rest = others;
             }
         }
-        out
+        outliers
+    }
+
+    /// Returns the scores with enough calls and their indexes, the greatest share first.
+    fn worst_first(&self, scores: Vec<Score>) -> Vec<(usize, Score)> {
+        let mut compared: Vec<_> = scores.into_iter().enumerate().collect();
+        compared.retain(|(_, score)| score.all >= self.least_calls());
+        compared.sort_by(|(_, a), (_, b)| b.share().total_cmp(&a.share()));
+        compared
+    }
+
+    fn is_outlier(&self, score: Score, others: Score, chance: f64) -> bool {
+        others.all >= self.least_calls()
+            && score.share() > others.share() + self.margin
+            && tail(score.bad, score.all, others.bad, others.all) <= chance
+    }
+
+    fn least_calls(&self) -> u64 {
+        self.min_calls.max(1)
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |problem| Err(ConfigError::new("outlier_detection", problem));
-        match self {
-            _ if self.min_calls == 0 => refuse("needs min_calls of at least 1"),
-            _ if !(0.0..1.0).contains(&self.margin) => refuse("needs a margin from 0 to below 1"),
-            _ if !(self.false_ejections > 0.0 && self.false_ejections < 1.0) => {
-                refuse("needs false_ejections above 0 and below 1")
-            }
-            _ if self.slower_than.is_some_and(|times| !(times > 1.0 && times.is_finite())) => {
-                refuse("needs slower_than above 1")
-            }
-            _ => Ok(()),
-        }
+        let check = |ok, problem| ConfigError::check(ok, "outlier_detection", problem);
+        check(self.min_calls > 0, "needs min_calls of at least 1")?;
+        check((0.0..1.0).contains(&self.margin), "needs a margin from 0 to below 1")?;
+        let chance = self.false_ejections > 0.0 && self.false_ejections < 1.0;
+        check(chance, "needs false_ejections above 0 and below 1")?;
+        let slower = self.slower_than.is_none_or(|times| times > 1.0 && times.is_finite());
+        check(slower, "needs slower_than above 1")
     }
 }
 
 impl Score {
+    fn failed(tally: &Tally) -> Self {
+        Self { bad: tally.failures, all: tally.successes + tally.failures }
+    }
+
+    fn slow(tally: &Tally) -> Self {
+        Self { bad: tally.slow, all: tally.successes }
+    }
+
     fn share(self) -> f64 {
         self.bad as f64 / self.all.max(1) as f64
     }
@@ -197,32 +219,32 @@ mod tests {
     }
 
     fn judged(tallies: &[Tally]) -> Vec<usize> {
-        OutlierDetection::new().judge(tallies).into_iter().map(|(place, _)| place).collect()
+        OutlierDetection::new().judge(tallies).into_iter().map(|(index, _)| index).collect()
     }
 
     #[test]
-    fn one_of_two_and_one_of_three_stand_out() {
+    fn one_of_two_and_one_of_three_are_ejected() {
         assert_eq!(judged(&[tally(30, 0), tally(15, 15)]), [1]);
         assert_eq!(judged(&[tally(30, 0), tally(15, 15), tally(29, 1)]), [1]);
     }
 
     #[test]
-    fn three_of_ten_stand_out_the_worst_first() {
+    fn three_of_ten_are_ejected_the_worst_first() {
         let mut tallies = vec![tally(99, 1); 10];
         (tallies[2], tallies[5], tallies[9]) = (tally(60, 40), tally(0, 100), tally(50, 50));
         assert_eq!(judged(&tallies), [5, 9, 2]);
     }
 
     #[test]
-    fn nobody_stands_out_where_all_do_badly() {
+    fn none_is_ejected_if_all_fail_alike() {
         assert_eq!(judged(&[tally(10, 90); 5]), [0; 0]);
-        assert_eq!(judged(&[tally(0, 100)]), [0; 0], "nor alone");
-        assert_eq!(judged(&[tally(0, 19), tally(100, 0)]), [0; 0], "nor with few calls");
-        assert_eq!(judged(&[tally(0, 100), tally(19, 0)]), [0; 0], "nor beside few");
+        assert_eq!(judged(&[tally(0, 100)]), [0; 0], "alone");
+        assert_eq!(judged(&[tally(0, 19), tally(100, 0)]), [0; 0], "with few calls");
+        assert_eq!(judged(&[tally(0, 100), tally(19, 0)]), [0; 0], "beside few calls");
     }
 
     #[test]
-    fn what_is_certain_but_small_is_within_the_margin() {
+    fn a_significant_small_difference_is_within_the_margin() {
         let tallies = [tally(990_000, 10_000), tally(1_000_000, 0), tally(1_000_000, 0)];
         assert_eq!(judged(&tallies), [0; 0]);
         assert_eq!(OutlierDetection::new().margin(0.0).judge(&tallies), [(0, Fault::Failures)]);

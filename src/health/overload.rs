@@ -1,4 +1,4 @@
-//! Push-back: an endpoint that wants less gets less for a while.
+//! Push-back: the capacity of an endpoint that limits its load.
 
 use std::time::Duration;
 
@@ -9,15 +9,17 @@ use crate::{
     util::time::{SHORT, YEAR},
 };
 
-/// What happens to an endpoint that pushes back: it gets less for a while, and is not ejected.
+/// Lowers the capacity of endpoints that push back, for a while.
 ///
-/// An [`Outcome::Overload`](crate::Outcome::Overload) lowers the part of the weight that counts
-/// by `factor`, down to `floor`, for `hold` or for as long as the endpoint asked
-/// ([`OverloadFor`](crate::Outcome::OverloadFor)), up to `max_hold`. Then it comes back in a
-/// straight line, within `hold`. Only push-backs count of calls that began at least a sixteenth
-/// of `hold` after the last that counted: one crowd of refusals is one message.
-/// Under a keyed policy the endpoint hands over a part of its keys for the time being, always
-/// the same ones. If all endpoints push back alike, nothing shifts.
+/// An [`Outcome::Overload`](crate::Outcome::Overload) multiplies the capacity by `factor`, down to
+/// `floor`. It stays there for `hold`, or for the time that the endpoint requested
+/// ([`OverloadFor`](crate::Outcome::OverloadFor)), up to `max_hold`. Then it rises in a straight line
+/// within `hold`. The endpoint is not ejected.
+///
+/// A push-back only counts if its call began at least a sixteenth of `hold` after the last one that
+/// counted, because calls that overlap are refused for the same reason. Under a policy by key the
+/// endpoint hands over a part of its keys for this time, always the same ones. If all endpoints push
+/// back alike, the shares do not change.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -54,30 +56,30 @@ impl Overload {
         Self { factor: 0.5, floor: 0.1, hold, max_hold }
     }
 
-    /// Has push-back counted in the statistics, and change nothing.
+    /// Creates settings that ignore push-back, except in the statistics.
     pub const fn off() -> Self {
         Self { factor: 1.0, ..Self::new() }
     }
 
-    /// Sets what is left of the capacity after a push-back. Default: 0.5.
+    /// Sets the factor by which a push-back lowers the capacity. Default: 0.5.
     pub const fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// Sets what is left of it at least. Default: 0.1.
+    /// Sets the least capacity after push-backs. Default: 0.1.
     pub const fn floor(mut self, floor: f64) -> Self {
         self.floor = floor;
         self
     }
 
-    /// Sets for how long, if the endpoint does not say. Default: 10 s.
+    /// Sets how long the capacity stays lowered if the endpoint requests no time. Default: 10 s.
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
         self
     }
 
-    /// Sets for how long at most, whatever the endpoint says. Default: 300 s.
+    /// Sets the longest time that an endpoint may request. Default: 300 s.
     pub const fn max_hold(mut self, hold: Duration) -> Self {
         self.max_hold = hold;
         self
@@ -87,72 +89,76 @@ impl Overload {
         self.factor == 1.0
     }
 
-    /// Returns for how long after a push-back further ones belong to the same crowd.
+    /// Returns the time after a push-back in which further ones have the same reason.
     pub(crate) fn crowd(&self) -> Duration {
-        self.hold / 16
+        self.hold / SAME_REASON
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |problem| Err(ConfigError::new("overload", problem));
-        match self {
-            _ if !(0.0..=1.0).contains(&self.factor) => refuse("needs a factor from 0 to 1"),
-            _ if !(self.floor > 0.0 && self.floor <= 1.0) => {
-                refuse("needs a floor above 0 and up to 1")
-            }
-            _ if !(SHORT..=YEAR).contains(&self.hold) => {
-                refuse("must hold from a millisecond to a year")
-            }
-            _ if !(self.hold..=YEAR).contains(&self.max_hold) => {
-                refuse("needs a max_hold from hold to a year")
-            }
-            _ => Ok(()),
-        }
+        let check = |ok, problem| ConfigError::check(ok, "overload", problem);
+        check((0.0..=1.0).contains(&self.factor), "needs a factor from 0 to 1")?;
+        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        let hold = (SHORT..=YEAR).contains(&self.hold);
+        check(hold, "must hold from a millisecond to a year")?;
+        let max_hold = (self.hold..=YEAR).contains(&self.max_hold);
+        check(max_hold, "needs a max_hold from hold to a year")
     }
 }
+
+/// The part of `hold` in which further push-backs have the same reason: long enough for calls that
+/// overlap, and short beside the time in which the capacity is lowered.
+const SAME_REASON: u32 = 16;
+
+/// The number of steps in which the capacity rises: each moves it by less than 2 %.
+const RISE_STEPS: u32 = 64;
 
 /// An endpoint's capacity after it has pushed back.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lowered {
     factor: f64,
+    /// When the capacity begins to rise.
     until: Instant,
-    /// When everything has come back.
-    gone: Instant,
+    /// When the capacity is whole again.
+    end: Instant,
 }
 
 impl Lowered {
-    /// Lowers the capacity, after the former push-backs if there were any.
+    /// Lowers the capacity, on top of `former` push-backs.
     pub(super) fn lower(
         former: Option<Self>,
-        asked: Option<Duration>,
+        requested: Option<Duration>,
         now: Instant,
         settings: &Overload,
     ) -> Self {
-        let asked = asked.filter(|asked| !asked.is_zero());
-        let hold = asked.unwrap_or(settings.hold).min(settings.max_hold);
+        let requested = requested.unwrap_or_default();
+        let hold = if requested.is_zero() { settings.hold } else { requested };
+        let hold_end = now + hold.min(settings.max_hold);
         let present = former.map_or(1.0, |former| former.factor(now));
-        let until = former.map_or(now + hold, |former| former.until.max(now + hold));
+        let until = former.map_or(hold_end, |former| former.until.max(hold_end));
         let factor = (present * settings.factor).max(settings.floor.min(present));
-        Self { factor, until, gone: until + settings.hold }
+        Self { factor, until, end: until + settings.hold }
     }
 
-    /// Returns the part of the weight that counts.
+    /// Returns the capacity at an instant.
     pub(super) fn factor(&self, now: Instant) -> f64 {
         if now <= self.until {
             return self.factor;
         }
-        let rest = self.gone.saturating_duration_since(now);
-        let whole = self.gone - self.until;
+        let rest = self.end.saturating_duration_since(now);
+        let whole = self.end - self.until;
         let left = rest.as_secs_f64() / whole.as_secs_f64();
         1.0 - (1.0 - self.factor) * left
     }
 
-    /// Returns when the factor moves next; none once it is gone.
+    /// Returns when the capacity changes next; none once it is whole.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
-        match now {
-            _ if now >= self.gone => None,
-            _ if now < self.until => Some(self.until),
-            _ => Some(self.gone.min(now + (self.gone - self.until) / 64)),
+        if now >= self.end {
+            return None;
         }
+        if now < self.until {
+            return Some(self.until);
+        }
+        Some(self.end.min(now + (self.end - self.until) / RISE_STEPS))
     }
 }
 
@@ -177,9 +183,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_endpoint_asks_for_is_heeded_within_bounds() {
+    async fn the_requested_time_counts_within_bounds() {
         let (start, settings) = (Instant::now(), Overload::new());
-        let until = |former, asked| Lowered::lower(former, asked, start, &settings).until - start;
+        let until =
+            |former, requested| Lowered::lower(former, requested, start, &settings).until - start;
         assert_eq!(until(None, Some(2 * SECOND)), 2 * SECOND);
         assert_eq!(until(None, Some(9_999 * SECOND)), 300 * SECOND);
         assert_eq!(until(None, Some(Duration::ZERO)), 10 * SECOND);

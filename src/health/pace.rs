@@ -1,17 +1,22 @@
-//! How slow endpoints are beside their peers, and what that takes off their weights.
+//! Weights by latency: how much slower than its peers an endpoint is, and what that changes.
 
-use crate::health::{factors::Factors, settings::Health, tally::Tally};
+use super::{factors::Factors, settings::Health, tally::Tally};
 
-/// What is left of the weight after one step down.
+/// The factor of one step down: a fifth less, as [`LatencyWeights`](super::LatencyWeights) says.
 const STEP: f64 = 0.8;
 
-/// For how many intervals in a row an endpoint has been too slow.
+/// Makes each step up a little longer, so that as many steps up as down lead back to 1 in spite of
+/// rounding. It is far above the rounding error of a double.
+const ROUNDING: f64 = 1.0 + 1e-9;
+
+/// The number of intervals in a row in which an endpoint was too slow.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(u32);
 
 impl Factors {
-    /// Takes or gives back weight after an interval in which the endpoint was so many times as
-    /// slow as its peers, if that could be told; returns whether anything changed.
+    /// Lowers or raises the weight after an interval, and returns whether it changed.
+    ///
+    /// `slowness` is the endpoint's latency as a multiple of its peers', if it had enough calls.
     pub(crate) fn judge_pace(
         &mut self,
         patience: &mut Patience,
@@ -25,47 +30,48 @@ impl Factors {
         if too_slow && patience.0 >= rule.after {
             self.pace = (self.pace * STEP).max(rule.floor);
         } else if slowness.is_none_or(|times| times < rule.below) {
-            // A hair more, so that as many steps up as down lead back to the whole.
-            self.pace = (self.pace / STEP * (1.0 + 1e-9)).min(1.0);
+            self.pace = (self.pace / STEP * ROUNDING).min(1.0);
         }
         self.pace != former
     }
 }
 
-/// How slow each endpoint was beside its peers, and what is usual.
+/// The mean latencies of all endpoints in one interval, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Paces {
-    /// By place; none with too few calls.
+    /// By index; none for an endpoint with too few calls.
     means: Vec<Option<f64>>,
     sorted: Vec<f64>,
 }
 
 impl Paces {
-    /// Takes the means of those who have enough calls; the least number is that of the rule,
-    /// or one.
+    /// Computes the means of the endpoints with enough calls: those of the rule, or one.
     pub(crate) fn of(tallies: &[Tally], health: &Health) -> Self {
         let least = health.latency_weights.map_or(1, |rule| rule.min_calls);
-        let mean = |tally: &Tally| tally.spent as f64 / tally.successes as f64;
-        let means: Vec<_> =
-            tallies.iter().map(|tally| (tally.successes >= least).then(|| mean(tally))).collect();
+        let means: Vec<_> = tallies.iter().map(|tally| mean(tally, least)).collect();
         let mut sorted: Vec<_> = means.iter().copied().flatten().collect();
         sorted.sort_by(f64::total_cmp);
         Self { means, sorted }
     }
 
-    /// Returns the median of all, the lower one: or of two endpoints a slow one would have
-    /// its own part in what is usual. None if nobody has enough calls.
+    /// Returns the lower median of all means; none if no endpoint has enough calls.
+    ///
+    /// The upper one of two endpoints would be the slow endpoint's own mean.
     pub(crate) fn usual(&self) -> Option<f64> {
         self.sorted.get(self.sorted.len().saturating_sub(1) / 2).copied()
     }
 
-    /// Returns how many times the median of its peers an endpoint took.
-    pub(crate) fn slowness(&self, place: usize) -> Option<f64> {
-        let mean = self.means.get(place).copied().flatten()?;
+    /// Returns the mean of an endpoint as a multiple of the median of its peers' means.
+    pub(crate) fn slowness(&self, index: usize) -> Option<f64> {
+        let mean = self.means.get(index).copied().flatten()?;
         let own = self.sorted.partition_point(|&other| other < mean);
-        let others = |place| self.sorted[if place < own { place } else { place + 1 }];
-        Some(mean / median(self.sorted.len() - 1, others)?)
+        let peer = |index| self.sorted[if index < own { index } else { index + 1 }];
+        Some(mean / median(self.sorted.len() - 1, peer)?)
     }
+}
+
+fn mean(tally: &Tally, least: u64) -> Option<f64> {
+    (tally.successes >= least).then(|| tally.spent as f64 / tally.successes as f64)
 }
 
 fn median(len: usize, sorted: impl Fn(usize) -> f64) -> Option<f64> {
@@ -82,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn slowness_is_told_by_the_peers() {
+    fn slowness_is_relative_to_the_peers() {
         let health = Health::new();
         let paces = Paces::of(&[tally(20, 30), tally(20, 10), tally(20, 10)], &health);
         assert_eq!(paces.usual(), Some(10.0));

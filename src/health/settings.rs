@@ -1,29 +1,26 @@
-//! What the user decides about health.
+//! The settings of health.
 
 use std::time::Duration;
 
-use crate::health::{
-    LatencyWeights, OutlierDetection, Overload, SlowStart,
-    evidence::{Limits, MAX_FAILURES},
-};
+use super::{LatencyWeights, OutlierDetection, Overload, SlowStart, evidence::MAX_FAILURES};
 use crate::{
     error::ConfigError,
     util::time::{SHORT, YEAR},
 };
 
-/// When endpoints are ejected and how they come back.
+/// When endpoints are ejected, and how they recover.
 ///
-/// An endpoint that fails [`consecutive_failures`](Self::consecutive_failures) times in a
-/// row is *ejected*: no call is sent to it for a period. When that is over, one call at a
-/// time *tries* it; a success brings it back, a failure begins a longer period.
+/// An endpoint whose calls fail [`consecutive_failures`](Self::consecutive_failures) times in a row
+/// is *ejected*: it gets no calls for a period. After the period one call at a time is the *trial*.
+/// A success ends the ejection; a failure begins a longer period.
 ///
-/// | the call that tries it | what follows |
+/// | trial | what follows |
 /// |---|---|
-/// | succeeds | it is back, or tried again if more [`trial_successes`](Self::trial_successes) are needed |
-/// | fails, or is dropped at [`drop_counts_after`](Self::drop_counts_after) or later | a longer period |
-/// | is pushed back | tried again after `base_ejection`, or when it said |
-/// | is neutral, or dropped earlier | tried again after a pause, from a hundredth of `base_ejection` on and doubling up to it |
-/// | could not be sent | tried again by the next call |
+/// | succeeds | the endpoint recovers, or the next trial follows if more [`trial_successes`](Self::trial_successes) are needed |
+/// | fails, or is dropped at the age of [`drop_counts_after`](Self::drop_counts_after) or later | a longer period |
+/// | is pushed back | the next trial after `base_ejection`, or after the time that the endpoint requested if that is longer |
+/// | is neutral, or is dropped earlier | the next trial after a pause, which doubles from a hundredth of `base_ejection` up to all of it |
+/// | could not be sent | the next call is the trial |
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -33,7 +30,7 @@ use crate::{
 /// | `growth` | 2 | 1 to 1,000,000 |
 /// | `jitter` | 0.2 | 0 to 1 |
 /// | `trial_successes` | 1 | 1 and more |
-/// | `max_ejected` | 1.0 | 0 to 1; 0 ejects nobody |
+/// | `max_ejected` | 1.0 | 0 to 1; 0 ejects no endpoint |
 /// | `panic_below` | 0.0 | 0 to 1 |
 /// | `panic_mode` | [`PanicMode::UseAll`] | |
 /// | `drop_counts_after` | 1 s | any; 0 counts every drop |
@@ -43,9 +40,13 @@ use crate::{
 /// | `latency_weights` | off | [`LatencyWeights`] |
 /// | `interval` | 10 s | a millisecond to a year |
 ///
-/// By default a call ends when its response begins; what comes later, in a streamed body, is
-/// judged with `http::AtBodyEnd`, see [`Builder::judge`](crate::Builder::judge).
-/// Nonsense is refused when the balancer is built, with an error that names the setting.
+/// By default a call ends with the head of its response. `http::AtBodyEnd` judges a streamed body,
+/// too: see [`Builder::judge`](crate::Builder::judge).
+///
+/// # Errors
+///
+/// The builder returns a [`ConfigError`] that names the first setting with a value that is not
+/// accepted.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, Builder, Health};
@@ -64,12 +65,12 @@ pub struct Health {
     pub(super) max_ejection: Duration,
     pub(super) growth: f64,
     pub(super) jitter: f64,
-    trial_successes: u32,
-    max_ejected: f64,
-    panic_below: f64,
-    panic: PanicMode,
-    drop_counts_after: Duration,
-    ejects: bool,
+    pub(super) trial_successes: u32,
+    pub(super) max_ejected: f64,
+    pub(super) panic_below: f64,
+    pub(super) panic: PanicMode,
+    pub(super) drop_counts_after: Duration,
+    pub(super) ejects: bool,
     pub(super) overload: Overload,
     pub(super) slow_start: Option<SlowStart>,
     pub(crate) outlier_detection: Option<OutlierDetection>,
@@ -81,10 +82,10 @@ pub struct Health {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PanicMode {
-    /// Health is ignored: calls are spread over all endpoints with a weight. A success
-    /// brings its endpoint back at once.
+    /// Calls go to all endpoints with a weight, also to ejected ones. A success ends the ejection
+    /// of its endpoint at once.
     UseAll,
-    /// Calls fail at once, until an endpoint is back. The trials still go out.
+    /// Calls fail at once until an endpoint recovers, except for the trials.
     Fail,
 }
 
@@ -117,15 +118,16 @@ impl Health {
         Self::default()
     }
 
-    /// Ejects nobody, and push-back changes nothing. Outcomes are still counted in the
-    /// statistics.
+    /// Creates settings that eject no endpoint and ignore push-back.
+    ///
+    /// The statistics still count outcomes.
     pub fn off() -> Self {
         Self { ejects: false, overload: Overload::off(), ..Self::default() }
     }
 
     /// Sets how many failures in a row eject an endpoint. Default: 5.
     ///
-    /// Any success between them starts the count anew; time does not.
+    /// A success in between resets the count. The time between failures does not matter.
     pub fn consecutive_failures(mut self, failures: u32) -> Self {
         self.consecutive_failures = failures;
         self
@@ -143,41 +145,43 @@ impl Health {
         self
     }
 
-    /// Sets by what factor each ejection is longer than the one before. Default: 2.
+    /// Sets the factor by which each ejection is longer than the one before. Default: 2.
     ///
-    /// The n-th period is `base_ejection × growth^(n-1)`, up to `max_ejection`. A past
-    /// period is forgotten once the endpoint has been back in service for as long.
+    /// The n-th period is `base_ejection × growth^(n-1)`, up to `max_ejection`. A past period no
+    /// longer counts after the endpoint has been in service for as long.
     pub fn growth(mut self, factor: f64) -> Self {
         self.growth = factor;
         self
     }
 
-    /// Sets up to what share of itself each period is lengthened by chance, so that many
-    /// clients do not return in the same instant. Default: 0.2; 0 switches it off.
+    /// Sets the greatest random extension of a period, as a share of the period. Default: 0.2.
+    ///
+    /// It keeps many clients from returning in the same instant. 0 switches it off.
     pub fn jitter(mut self, share: f64) -> Self {
         self.jitter = share;
         self
     }
 
-    /// Sets how many trials in a row must succeed before an endpoint is back. Default: 1.
+    /// Sets how many trials in a row must succeed before an endpoint recovers. Default: 1.
     pub fn trial_successes(mut self, successes: u32) -> Self {
         self.trial_successes = successes;
         self
     }
 
-    /// Sets what share of the endpoints that have a weight may be ejected at once.
+    /// Sets the greatest share of the endpoints with a weight that may be ejected at once.
     /// Default: 1.0.
     ///
-    /// The number is rounded down, but is at least one while the share is not zero. The
-    /// only endpoint is never ejected. When the set shrinks, those that would be back
-    /// soonest come back now.
+    /// The number is rounded down, but is at least one unless the share is zero. The only endpoint
+    /// is never ejected. If the set shrinks, the endpoints whose periods end first recover.
     pub fn max_ejected(mut self, share: f64) -> Self {
         self.max_ejected = share;
         self
     }
 
-    /// Sets below what share of healthy endpoints [`panic_mode`](Self::panic_mode) applies. With no
-    /// healthy endpoint at all it always does. Default: 0.0.
+    /// Sets the share of healthy endpoints below which [`panic_mode`](Self::panic_mode) applies.
+    /// Default: 0.0.
+    ///
+    /// Without a healthy endpoint it always applies.
     pub fn panic_below(mut self, share: f64) -> Self {
         self.panic_below = share;
         self
@@ -190,12 +194,10 @@ impl Health {
         self
     }
 
-    /// Sets from which age on a call that was dropped unfinished counts as a failure.
-    /// Default: 1 s.
+    /// Sets the age from which on a dropped, unfinished call counts as a failure. Default: 1 s.
     ///
-    /// A timeout above the balancer reaches it as a drop, so this should be no more than
-    /// that timeout, or endpoints that hang are never ejected. Younger drops neither raise
-    /// nor clear the count: callers may change their minds.
+    /// A timeout above the balancer drops the call, so this should not exceed that timeout;
+    /// otherwise endpoints that hang are never ejected. Earlier drops do not change the count.
     pub fn drop_counts_after(mut self, age: Duration) -> Self {
         self.drop_counts_after = age;
         self
@@ -207,13 +209,13 @@ impl Health {
         self
     }
 
-    /// Lets endpoints that join or return take up their share little by little. Default: off.
+    /// Sets the ramp of endpoints that join or recover. Default: off.
     pub fn slow_start(mut self, slow_start: SlowStart) -> Self {
         self.slow_start = Some(slow_start);
         self
     }
 
-    /// Ejects endpoints that do worse than their peers, too. Default: off.
+    /// Also ejects endpoints that fail more often than their peers. Default: off.
     pub fn outlier_detection(mut self, detection: OutlierDetection) -> Self {
         self.outlier_detection = Some(detection);
         self
@@ -225,89 +227,41 @@ impl Health {
         self
     }
 
-    /// Sets how often endpoints are compared with their peers, for [`outlier_detection`](Self::outlier_detection)
-    /// and [`latency_weights`](Self::latency_weights). Default: 10 s.
+    /// Sets how often endpoints are compared with their peers. Default: 10 s.
     ///
-    /// The first call at or after the end of an interval has it judged: without calls there
-    /// is nothing to judge.
+    /// [`outlier_detection`](Self::outlier_detection) and [`latency_weights`](Self::latency_weights)
+    /// use it. The first call at or after the end of an interval makes the comparison.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Returns the settings for push-back, if it changes anything.
-    pub(crate) fn heeded_overload(&self) -> Option<&Overload> {
-        Some(&self.overload).filter(|overload| !overload.is_off())
-    }
-
-    /// Returns whether endpoints are compared with their peers.
-    pub(crate) const fn compares(&self) -> bool {
-        (self.outlier_detection.is_some() && self.ejects) || self.latency_weights.is_some()
-    }
-
-    /// Returns whether anybody is ejected at all.
-    pub(crate) const fn ejects(&self) -> bool {
-        self.ejects
-    }
-
-    /// Returns the settings that decide about the ends of calls.
-    pub(crate) const fn limits(&self) -> Limits {
-        Limits { threshold: self.threshold(), drop_age: self.drop_counts_after }
-    }
-
-    /// Returns the number of failures that ejects; never reached if health is off.
-    pub(crate) const fn threshold(&self) -> u32 {
-        if self.ejects { self.consecutive_failures } else { u32::MAX }
-    }
-
-    pub(crate) const fn trials_needed(&self) -> u32 {
-        self.trial_successes
-    }
-
-    pub(crate) const fn fails_in_panic(&self) -> bool {
-        matches!(self.panic, PanicMode::Fail)
-    }
-
-    /// Returns how many of `candidates` may be out at once.
-    pub(crate) fn ejection_limit(&self, candidates: usize) -> usize {
-        if candidates < 2 || self.max_ejected == 0.0 {
-            return 0;
-        }
-        // The tiny addition keeps shares like 0.7 of 10 from falling below a whole number.
-        let share = (self.max_ejected * candidates as f64 + 1e-9).floor() as usize;
-        share.clamp(1, candidates)
-    }
-
-    /// Returns whether `healthy` of `candidates` are too few.
-    pub(crate) fn is_panic(&self, healthy: usize, candidates: usize) -> bool {
-        let least = self.panic_below * candidates as f64;
-        candidates > 0 && (healthy == 0 || (healthy as f64) < least - 1e-9)
-    }
-
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |bad: bool, field, problem| match bad {
-            true => Err(ConfigError::new(field, problem)),
-            false => Ok(()),
-        };
-        let outside = |share: f64| !(0.0..=1.0).contains(&share);
-        let failures = self.consecutive_failures;
-        refuse(failures == 0, "consecutive_failures", "must be at least 1")?;
-        refuse(failures > MAX_FAILURES, "consecutive_failures", "must be below 2^29")?;
-        refuse(self.base_ejection.is_zero(), "base_ejection", "must be longer than zero")?;
-        let longest = self.max_ejection;
-        refuse(longest < self.base_ejection, "max_ejection", "must not be below base_ejection")?;
-        refuse(longest > YEAR, "max_ejection", "must be at most a year")?;
-        let growth = self.growth;
-        refuse(!(1.0..=1e6).contains(&growth), "growth", "must be between 1 and 1,000,000")?;
-        refuse(outside(self.jitter), "jitter", "must be between 0 and 1")?;
-        refuse(self.trial_successes == 0, "trial_successes", "must be at least 1")?;
-        refuse(outside(self.max_ejected), "max_ejected", "must be between 0 and 1")?;
-        refuse(outside(self.panic_below), "panic_below", "must be between 0 and 1")?;
-        let interval = !(SHORT..=YEAR).contains(&self.interval);
-        refuse(interval, "interval", "must be from a millisecond to a year")?;
+        let check = ConfigError::check;
+        let is_share = |share: f64| (0.0..=1.0).contains(&share);
+        self.validate_ejection()?;
+        check(is_share(self.max_ejected), "max_ejected", "must be between 0 and 1")?;
+        check(is_share(self.panic_below), "panic_below", "must be between 0 and 1")?;
+        let interval = (SHORT..=YEAR).contains(&self.interval);
+        check(interval, "interval", "must be from a millisecond to a year")?;
         self.overload.validate()?;
         self.slow_start.as_ref().map_or(Ok(()), SlowStart::validate)?;
         self.outlier_detection.as_ref().map_or(Ok(()), OutlierDetection::validate)?;
         self.latency_weights.as_ref().map_or(Ok(()), LatencyWeights::validate)
+    }
+
+    fn validate_ejection(&self) -> Result<(), ConfigError> {
+        let check = ConfigError::check;
+        let (failures, base, max) =
+            (self.consecutive_failures, self.base_ejection, self.max_ejection);
+        check(failures > 0, "consecutive_failures", "must be at least 1")?;
+        check(failures <= MAX_FAILURES, "consecutive_failures", "must be below 2^29")?;
+        check(!base.is_zero(), "base_ejection", "must be longer than zero")?;
+        check(max >= base, "max_ejection", "must not be below base_ejection")?;
+        check(max <= YEAR, "max_ejection", "must be at most a year")?;
+        let growth = (1.0..=1e6).contains(&self.growth);
+        check(growth, "growth", "must be between 1 and 1,000,000")?;
+        check((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
+        check(self.trial_successes > 0, "trial_successes", "must be at least 1")
     }
 }

@@ -1,4 +1,4 @@
-//! Slow start: how much of its weight counts of an endpoint that is new or just back.
+//! Slow start: a ramp of the effective weight.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::{
     util::time::{SHORT, YEAR},
 };
 
-/// Lets endpoints that join or return take up their share little by little.
+/// Raises the effective weight of endpoints that join or recover along a ramp.
 ///
-/// The part of the weight that counts, `t` after the endpoint joined or returned, is
-/// *max(floor, (t / window)^(1 / aggression))*, and 1 from the end of the window on. Every policy
-/// follows it, also those without weights; under a keyed policy the endpoint takes over its keys
-/// one after the other, each once (see [`Keyed`](crate::policy::affinity::Keyed) for who has them until then). Of n
-/// endpoints of equal weight one that counts for f gets a share of f / (n - 1 + f); by keys, f
-/// times the share of keys that it owns. Before an ejected endpoint is back at `floor`, it has had
-/// its one call, the trial.
+/// At the time `t` after the endpoint joined or recovered, the capacity is
+/// *max(floor, (t / window)^(1 / aggression))*; it is 1 from the end of the window on. Of n endpoints
+/// of equal weight one with the capacity f gets a share of f / (n - 1 + f) of the calls. All policies
+/// follow the ramp, also those without weights. Under a policy by key the endpoint takes over its
+/// keys one after the other, each once, and in total f times its share of the keys;
+/// [`Keyed`](crate::policy::affinity::Keyed) says which endpoint has them until then. A recovered
+/// endpoint has already had one call, the trial.
 ///
-/// Not for the initial set: endpoints that join an empty set, in one batch, start with their
-/// whole weight, for nobody could carry the rest. A re-insert restarts nothing; remove and
-/// insert does. Other endpoints' arrivals and departures change nothing.
+/// There is no ramp for endpoints that join an empty set in one batch, because no others could carry
+/// the rest of the load. An insert of a key that is a member does not restart the ramp; a remove and
+/// an insert do. Changes of other endpoints do not affect it.
 ///
 /// | setting | default | accepted |
 /// |---|---|---|
@@ -27,8 +27,8 @@ use crate::{
 /// | `aggression` | 1, which is linear | above zero; above 1 rises sooner |
 /// | `floor` | 0.1 | above 0 to 1 |
 ///
-/// The share moves in steps of a 128th of the window, with the calls. Cost: a rebuild of
-/// the policy's table for each step.
+/// The capacity rises in steps of a 128th of the window; a call makes each step.
+/// Cost: one build of the picker for each step.
 ///
 /// ```
 /// use counterpoise::{health::SlowStart, Health};
@@ -50,13 +50,13 @@ impl SlowStart {
         Self { window, aggression: 1.0, floor: 0.1 }
     }
 
-    /// Sets how the ramp bends: above 1 it rises sooner, below 1 later. Default: 1.
+    /// Sets the curve of the ramp: above 1 it rises sooner, below 1 later. Default: 1.
     pub const fn aggression(mut self, aggression: f64) -> Self {
         self.aggression = aggression;
         self
     }
 
-    /// Sets the part of the weight that always counts. Default: 0.1.
+    /// Sets the capacity at which the ramp begins. Default: 0.1.
     pub const fn floor(mut self, floor: f64) -> Self {
         self.floor = floor;
         self
@@ -66,7 +66,7 @@ impl SlowStart {
         self.window
     }
 
-    /// Returns the part of the weight that counts at an age.
+    /// Returns the capacity at a time after the ramp began.
     pub(super) fn factor(&self, age: Duration) -> f64 {
         if age >= self.window {
             return 1.0;
@@ -76,19 +76,12 @@ impl SlowStart {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |problem| Err(ConfigError::new("slow_start", problem));
-        match self {
-            _ if !(SHORT..=YEAR).contains(&self.window) => {
-                refuse("must last from a millisecond to a year")
-            }
-            _ if !(self.aggression > 0.0 && self.aggression.is_finite()) => {
-                refuse("needs an aggression above zero")
-            }
-            _ if !(self.floor > 0.0 && self.floor <= 1.0) => {
-                refuse("needs a floor above 0 and up to 1")
-            }
-            _ => Ok(()),
-        }
+        let check = |ok, problem| ConfigError::check(ok, "slow_start", problem);
+        let window = (SHORT..=YEAR).contains(&self.window);
+        check(window, "must last from a millisecond to a year")?;
+        let aggression = self.aggression > 0.0 && self.aggression.is_finite();
+        check(aggression, "needs an aggression above zero")?;
+        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")
     }
 }
 

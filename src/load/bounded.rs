@@ -1,4 +1,4 @@
-//! Bounded load: how many calls each endpoint holds, and how many it may.
+//! Bounded load: how many calls run at each endpoint, and how many may.
 
 use std::{
     collections::HashMap,
@@ -7,12 +7,14 @@ use std::{
 
 use crate::util::lock;
 
-/// The calls that run under a bound. One lock for starts and ends keeps the bound exact, since it
-/// compares two numbers that change together.
+/// The calls that run under a bound.
+///
+/// The bound compares two numbers that change together, so one lock for starts and ends keeps it
+/// exact.
 #[derive(Debug)]
 pub(crate) struct Bounded(Mutex<Held>);
 
-/// How many calls run, and how many of them at each endpoint.
+/// The number of running calls, in total and at each endpoint.
 #[derive(Debug)]
 pub(crate) struct Held {
     factor: f64,
@@ -20,12 +22,16 @@ pub(crate) struct Held {
     by_id: HashMap<u64, u64>,
 }
 
-/// One call's place under the bound; dropping it gives the place back.
+/// One running call under the bound. Its drop ends the call.
 #[derive(Debug)]
 pub(crate) struct Permit {
     bounded: Arc<Bounded>,
     id: u64,
 }
+
+/// Keeps products like 1.1 × 10 from exceeding a whole number by rounding. It is above the rounding
+/// error of a double, and below one call in a million million.
+const ROUNDING: f64 = 1.0 - 1e-12;
 
 impl Bounded {
     pub(crate) fn new(factor: f64) -> Self {
@@ -38,19 +44,19 @@ impl Bounded {
 }
 
 impl Held {
-    /// Returns whether an endpoint with this share of the load may take one more call; an
-    /// endpoint without a share, if it holds none.
+    /// Returns whether an endpoint with this share of the load may take one more call.
+    ///
+    /// An endpoint without a share may take one call.
     pub(crate) fn has_room(&self, id: u64, share: f64) -> bool {
         let held = self.by_id.get(&id).copied().unwrap_or(0);
         if share == 0.0 {
             return held == 0;
         }
         let bound = self.factor * (self.total + 1) as f64 * share;
-        // A little less, so that products like 1.1 × 10 do not rise above a whole number.
-        (held + 1) as f64 <= (bound * (1.0 - 1e-12)).ceil()
+        (held + 1) as f64 <= (bound * ROUNDING).ceil()
     }
 
-    /// Starts a call.
+    /// Counts a call until its permit is dropped.
     pub(crate) fn start(&mut self, bounded: &Arc<Bounded>, id: u64) -> Permit {
         self.total += 1;
         *self.by_id.entry(id).or_default() += 1;

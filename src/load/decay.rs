@@ -1,23 +1,22 @@
-//! A number that fades.
+//! Numbers that fade exponentially.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::load::approx::{exp, ln};
+use super::approx::{exp, ln};
 
-/// A positive number that fades exponentially, in one atomic: what is stored is the instant
-/// at which it will have faded to one.
+/// A positive number that fades exponentially, in one atomic.
 ///
-/// So reading it at any time changes nothing, the greater of two is the later instant, and
-/// nothing needs to be locked.
+/// It holds the instant at which the number will have faded to one. So a read needs no write, the
+/// greater of two numbers is the later instant, and no lock is needed.
 #[derive(Debug)]
 pub(crate) struct Fading(AtomicI64);
 
-/// How fast something fades.
+/// The speed at which numbers fade.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decay {
-    /// In what time it fades to 1/e, in nanoseconds.
+    /// The time in nanoseconds in which a number fades to 1/e.
     time: f64,
-    /// One over that: dividing is slow.
+    /// 1 / time, because a multiplication is faster than a division.
     rate: f64,
 }
 
@@ -30,57 +29,60 @@ impl Decay {
         self.time
     }
 
-    /// Returns what is left of one after so many nanoseconds.
+    /// Returns what is left of one after `age` nanoseconds.
     #[inline]
     pub(crate) fn left(self, age: f64) -> f64 {
         exp(-age * self.rate)
     }
 }
 
-/// The word of zero.
-const NOTHING: i64 = i64::MIN;
+/// The representation of zero.
+const ZERO: i64 = i64::MIN;
 
-/// Within these, in nanoseconds, no sum of instants overflows.
+/// The greatest instant in nanoseconds, 146 years: sums of two do not overflow.
 const BOUND: f64 = (1_u64 << 62) as f64;
+
+/// The difference of logarithms from which on a number is written: about a sixteenth of the number.
+const FAR: f64 = 1.0 / 16.0;
 
 impl Default for Fading {
     fn default() -> Self {
-        Self(AtomicI64::new(NOTHING))
+        Self(AtomicI64::new(ZERO))
     }
 }
 
 impl Fading {
-    /// Returns what is left at an instant, in nanoseconds; zero if there never was anything.
+    /// Returns the number at an instant in nanoseconds; it begins at zero.
     #[inline]
     pub(crate) fn at(&self, now: u64, decay: Decay) -> f64 {
         decode(self.0.load(Ordering::Relaxed), now, decay)
     }
 
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == NOTHING
+    pub(crate) fn is_zero(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == ZERO
     }
 
-    /// Returns whether the number was greater than another at an instant.
-    pub(crate) fn exceeds(&self, other: f64, then: f64, decay: Decay) -> bool {
-        self.0.load(Ordering::Relaxed) as f64 > then + decay.time * ln(other)
+    /// Returns whether the number is greater than `other` at an instant.
+    pub(crate) fn exceeds(&self, other: f64, at: f64, decay: Decay) -> bool {
+        self.0.load(Ordering::Relaxed) as f64 > at + decay.time * ln(other)
     }
 
-    /// Raises the number to another, if that is greater.
+    /// Raises the number to `to`, if that is greater.
     pub(crate) fn raise(&self, to: f64, now: u64, decay: Decay) {
         self.0.fetch_max(encode(to, now, decay), Ordering::Relaxed);
     }
 
-    /// Raises the number to another, if that is greater by a sixteenth: so that of many alike
-    /// only now and then one is written.
+    /// Raises the number to `to`, if that is greater by about a sixteenth. So of many similar numbers
+    /// few are written.
     pub(crate) fn raise_by_far(&self, to: f64, now: u64, decay: Decay) {
         let word = encode(to, now, decay);
-        let far = self.0.load(Ordering::Relaxed).saturating_add((decay.time / 16.0) as i64);
-        if word > far {
+        let least = self.0.load(Ordering::Relaxed).saturating_add((decay.time * FAR) as i64);
+        if word > least {
             self.0.fetch_max(word, Ordering::Relaxed);
         }
     }
 
-    /// Replaces what is left by what `next` makes of it.
+    /// Replaces the number by `next` of it.
     pub(crate) fn update(&self, now: u64, decay: Decay, next: impl Fn(f64) -> f64) {
         let step = |word| Some(encode(next(decode(word, now, decay)), now, decay));
         let _never_fails = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
@@ -88,7 +90,7 @@ impl Fading {
 }
 
 fn decode(word: i64, now: u64, decay: Decay) -> f64 {
-    if word == NOTHING {
+    if word == ZERO {
         return 0.0;
     }
     decay.left(now as f64 - word as f64)
@@ -98,7 +100,7 @@ fn encode(value: f64, now: u64, decay: Decay) -> i64 {
     if value > 0.0 {
         (now as f64 + decay.time * ln(value)).clamp(-BOUND, BOUND) as i64
     } else {
-        NOTHING
+        ZERO
     }
 }
 
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn fades_by_e_in_the_decay_time() {
         let fading = Fading::default();
-        assert!(fading.is_nothing());
+        assert!(fading.is_zero());
         assert_eq!(fading.at(5, DECAY), 0.0);
         fading.raise(5e9, 1_000, DECAY);
         assert!(near(fading.at(1_000, DECAY), 5e9));
@@ -141,6 +143,6 @@ mod tests {
         add(TIME);
         assert!(near(fading.at(TIME, DECAY), 1.0 + exp(-1.0)));
         fading.update(0, DECAY, |_| 0.0);
-        assert!(fading.is_nothing());
+        assert!(fading.is_zero());
     }
 }

@@ -1,21 +1,24 @@
-//! What calls say about the load of their endpoints: moving latency, failures, windows.
+//! The load of endpoints, measured by their calls: moving latency, failures, windows, bounds.
 //!
-//! Kept only if a policy or a rule of health needs it. Time is an argument.
+//! It is measured only if a policy or a rule of health needs it. Time is an argument.
 
 mod approx;
 pub(crate) mod bounded;
 mod decay;
 mod latency;
+mod pace;
+mod usual;
 mod window;
 
 use std::time::Duration;
 
-pub(crate) use latency::{Meter, Pace};
+pub(crate) use latency::Meter;
+pub(crate) use pace::Pace;
 pub(crate) use window::Window;
 
 use crate::util::time::{SHORT, YEAR};
 
-/// What is measured of the calls that have ended.
+/// The load that a policy needs measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use]
 pub(crate) struct Signals {
@@ -31,21 +34,21 @@ enum Kind {
 }
 
 impl Signals {
-    /// The moving latency, which fades to 1/e in the time `decay`; less than a millisecond counts
-    /// as a millisecond, more than a year as a year.
+    /// Measures the moving latency, which fades to 1/e in the time `decay`, from a millisecond to a
+    /// year.
     pub(crate) fn latency(decay: Duration) -> Self {
         Self { decay: within(decay), penalty: None, kind: Kind::Latency }
     }
 
-    /// Failed calls that count as load, which fades to 1/e in the time `decay`.
+    /// Counts failed calls as load, which fades to 1/e in the time `decay`.
     pub(crate) fn failures(decay: Duration) -> Self {
         Self { decay: within(decay), penalty: None, kind: Kind::Failures }
     }
 
-    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
-    /// the usual latency of the whole set, and at least twice the greatest.
+    /// Sets the latency that a failed or pushed-back call counts as, at least. Default: ten times
+    /// the usual latency of the set, and at least twice the greatest.
     ///
-    /// It never counts as less than the endpoint's present estimate, nor than the call took.
+    /// The call also counts as at least its own latency and the endpoint's present estimate.
     pub(crate) const fn penalty(mut self, penalty: Duration) -> Self {
         self.penalty = Some(penalty);
         self

@@ -1,4 +1,4 @@
-//! The calls of one interval, for comparisons.
+//! The calls of one endpoint in one interval, counted for a comparison.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,44 +8,43 @@ use crate::health::{evidence::End, tally::Tally};
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     successes: AtomicU64,
-    failed: AtomicU64,
+    failures: AtomicU64,
     slow: AtomicU64,
-    /// The sum of the latencies of the successes.
+    /// The sum of the latencies of the successes, in nanoseconds.
     spent: AtomicU64,
 }
 
-/// No call counts as longer in the sum, or streams that end together, all weeks old, would overflow
-/// it: a million of these fit. 4.9 hours.
+/// The greatest latency that enters the sum, 4.9 hours in nanoseconds. The sum holds a million of
+/// them, so that long streams that end together do not overflow it.
 const LONGEST: u64 = 1 << 44;
 
 impl Window {
-    /// Notes the end of a call, which is slow if it took longer than `slow_from`.
+    /// Counts the end of a call. A success is slow if it took more than `slow_from` nanoseconds.
     pub(crate) fn note(&self, end: End, took: u64, slow_from: u64) {
-        let more = |counter: &AtomicU64, by| {
-            counter.fetch_add(by, Ordering::Relaxed);
-        };
         match end {
             End::Success => {
-                more(&self.successes, 1);
-                more(&self.spent, took.min(LONGEST));
+                self.successes.fetch_add(1, Ordering::Relaxed);
+                self.spent.fetch_add(took.min(LONGEST), Ordering::Relaxed);
                 if took > slow_from {
-                    more(&self.slow, 1);
+                    self.slow.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            End::Failure => more(&self.failed, 1),
+            End::Failure => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
             _ => {}
         }
     }
 
-    /// Returns the window, and begins the next one.
+    /// Returns the counts of the window, and begins the next one.
     ///
-    /// Calls end meanwhile: one may be a success in one window and slow in the other.
+    /// A call that ends at this moment may count as a success in one window and as slow in the next.
     pub(crate) fn take(&self) -> Tally {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         let successes = take(&self.successes);
         Tally {
             successes,
-            failures: take(&self.failed),
+            failures: take(&self.failures),
             slow: take(&self.slow).min(successes),
             spent: take(&self.spent),
         }

@@ -1,22 +1,26 @@
-//! Why a call failed: what, at which endpoint, out of how many.
+//! The errors of calls and of settings.
+
+mod config;
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
-/// Any error, as the services of tower box it.
+pub use config::ConfigError;
+
+/// Any error, boxed as in tower's services.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a balanced call. Clones share one source.
+/// The error of a balanced call.
 ///
-/// An error of the endpoint's own service is kept as it was in
-/// [`source`](StdError::source) (or [`find`](Self::find)), beside the endpoint's name. When
-/// no endpoint could be used, [`counts`](Self::counts) says why.
+/// For an error of the endpoint's service, [`endpoint`](Self::endpoint) returns the name, and
+/// [`source`](StdError::source) and [`find`](Self::find) return the unchanged error. If no endpoint
+/// could be used, [`counts`](Self::counts) shows why. Clones are cheap and share one source.
 ///
-/// A timeout above the balancer makes an error of its own, which knows no endpoint:
-/// [`Attempts`](crate::Attempts) list the endpoints that the request was sent to.
+/// A timeout above the balancer makes an error of its own, without an endpoint.
+/// [`Attempts`](crate::Attempts) list the endpoints to which the request was sent.
 ///
-/// With the feature `tonic`, the errors of calls that were never sent carry a
-/// `tonic::ConnectError` in their sources, so that a tonic client sees `Unavailable`; for
-/// [`ErrorKind::Policy`] it is a `tonic::Status`, `FailedPrecondition`.
+/// With the feature `tonic`, the source of an unsent call's error is a `tonic::ConnectError`, which
+/// a tonic client reads as `Unavailable`. For [`ErrorKind::Policy`] it is a `tonic::Status` with the
+/// code `FailedPrecondition`.
 ///
 /// ```
 /// # fn handle(error: &counterpoise::Error) {
@@ -38,52 +42,50 @@ struct Inner {
     source: Option<BoxError>,
 }
 
-/// What went wrong, in one word.
+/// What went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The endpoint was called and its service returned an error.
+    /// The service of the endpoint returned an error. The only kind whose request was sent.
     Call,
-    /// No endpoint took the call: the last one tried failed to become ready. The request
-    /// was not sent.
+    /// The service of the last candidate failed to become ready. The request was not sent.
     ReadyFailed,
-    /// No endpoint became ready within the time for waiting. The request was not sent.
+    /// No endpoint became ready within the ready timeout. The request was not sent.
     ReadyTimeout,
-    /// The set of endpoints is empty, or discovery has named none within the time for
-    /// waiting.
+    /// The set is empty, or discovery has yielded no endpoint within the ready timeout.
     Empty,
-    /// Every endpoint has weight or capacity zero.
+    /// Every endpoint has a weight or a capacity of zero.
     Drained,
-    /// Every endpoint that has a weight is ejected, or more of them than the panic
-    /// threshold allows.
+    /// Every endpoint with a weight is ejected, or more of them than
+    /// [`panic_below`](crate::Health::panic_below) allows.
     Ejected,
-    /// Discovery has ended or was stopped, and left no endpoint.
+    /// Discovery has ended or was stopped, and the set is empty.
     DiscoveryEnded,
-    /// As many calls wait for an endpoint as may wait.
+    /// The number of waiting calls is at its limit.
     TooManyWaiting,
-    /// The policy refused the request, named an endpoint that does not exist, or panicked
-    /// while building its picker.
+    /// The picker refused the request or named a member that does not exist, or the policy
+    /// panicked while it built the picker.
     Policy,
 }
 
-/// How many endpoints there were, and what kept them from being used.
+/// The number of endpoints, and how many of them could not be used.
 ///
-/// An endpoint that is ejected and drained counts as drained.
+/// An endpoint that is both ejected and drained counts as drained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// Endpoints in the set.
     pub members: usize,
-    /// Of these, out for their failures.
+    /// Ejected endpoints among the members.
     pub ejected: usize,
-    /// Of these, with weight or capacity zero.
+    /// Members with a weight or a capacity of zero.
     pub drained: usize,
-    /// Of these, tried by this call and not ready.
+    /// Members that this call has tried and that were not ready.
     pub unready: usize,
 }
 
 impl Error {
-    /// The endpoint's service returned an error.
+    /// Makes the error of a service that failed a call.
     pub(crate) fn call(endpoint: Arc<str>, source: BoxError) -> Self {
         let mut inner = Inner::new(ErrorKind::Call);
         inner.endpoint = Some(endpoint);
@@ -91,21 +93,21 @@ impl Error {
         Self(Arc::new(inner))
     }
 
-    /// The endpoint's service failed to become ready.
+    /// Makes the error of a service that failed to become ready.
     pub(crate) fn not_ready(endpoint: Arc<str>, source: BoxError) -> Self {
         let mut inner = Inner::new(ErrorKind::ReadyFailed);
         inner.endpoint = Some(endpoint);
         inner.unsent(Some(source))
     }
 
-    /// Nothing could be used, with the cause where one is known.
+    /// Makes the error of a call for which there was no endpoint.
     pub(crate) fn unavailable(kind: ErrorKind, counts: Counts, cause: Option<BoxError>) -> Self {
         let mut inner = Inner::new(kind);
         inner.counts = counts;
         inner.unsent(cause)
     }
 
-    /// The policy did not name an endpoint.
+    /// Makes the error of a policy that named no endpoint.
     pub(crate) fn policy(detail: impl Into<String>) -> Self {
         let mut inner = Inner::new(ErrorKind::Policy);
         inner.detail = Some(detail.into());
@@ -118,34 +120,35 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the name of the endpoint that the error came from, if it came from one.
+    /// Returns the name of the endpoint that failed; none if the error has another origin.
     #[must_use]
     pub fn endpoint(&self) -> Option<&str> {
         self.0.endpoint.as_deref()
     }
 
-    /// Returns true if the request was not sent to any endpoint, so that sending it again
-    /// is safe.
+    /// Returns whether the request was sent to no endpoint, so that sending it again is safe.
     #[must_use]
     pub fn is_unsent(&self) -> bool {
         !matches!(self.0.kind, ErrorKind::Call)
     }
 
-    /// Returns true if no endpoint could be used, for other reasons than the policy's.
+    /// Returns whether no endpoint could be used, for another reason than [`ErrorKind::Policy`].
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         !matches!(self.0.kind, ErrorKind::Call | ErrorKind::Policy)
     }
 
-    /// Returns how many endpoints there were and what kept them from being used; all zero
-    /// for an error that came from an endpoint.
+    /// Returns how many endpoints there were, and how many could not be used.
+    ///
+    /// All are zero for an error of an endpoint.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counts
     }
 
-    /// Finds an error of this type among an error and its sources: below what layers above
-    /// have made of it, such as a boxed error or a `tonic::Status`.
+    /// Returns the first error of this type in a chain: the error itself or one of its sources.
+    ///
+    /// Layers above the balancer may wrap the error, for example in a `tonic::Status`.
     ///
     /// ```
     /// # fn handle(status: &(dyn std::error::Error + 'static)) {
@@ -185,7 +188,7 @@ impl Inner {
         Self { kind, endpoint: None, counts, detail: None, source: None }
     }
 
-    /// Makes the error of a request that was not sent, for protocols that say so.
+    /// Makes the error of a request that was not sent, with a source that shows this.
     fn unsent(mut self, cause: Option<BoxError>) -> Error {
         self.source = unsent_source(&self, cause);
         Error(Arc::new(self))
@@ -247,36 +250,10 @@ impl fmt::Display for Counts {
     }
 }
 
-/// A setting that makes no sense, found when the balancer was built.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    field: &'static str,
-    problem: &'static str,
-}
-
-impl ConfigError {
-    pub(crate) const fn new(field: &'static str, problem: &'static str) -> Self {
-        Self { field, problem }
-    }
-
-    /// Returns the name of the setting, as its setter is called.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        self.field
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.field, self.problem)
-    }
-}
-
-impl StdError for ConfigError {}
-
-/// Returns the source of an error whose request was not sent: with the feature `tonic`,
-/// one from which `tonic::Status::from_error` reads `Unavailable`; or, where the policy
-/// could not choose, `FailedPrecondition`, because trying again would not help.
+/// Returns the source of an error whose request was not sent.
+///
+/// `tonic::Status::from_error` reads it as `Unavailable`, or as `FailedPrecondition` for an error of
+/// the policy, because another attempt does not help there.
 #[cfg(feature = "tonic")]
 fn unsent_source(error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
     if error.kind == ErrorKind::Policy {
