@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+mod at_origin;
 mod body;
 mod channel;
 mod classify;
@@ -43,11 +44,12 @@ mod status;
 #[cfg(feature = "tower-http")]
 mod tower_http;
 
+pub use at_origin::AtOrigin;
 pub use body::{AtBodyEnd, AtFirstData, Tracked};
 pub use channel::GrpcChannel;
 pub use classify::{ClassifyBody, ClassifyEnd, GoodHead, Head};
 pub use grpc::Grpc;
-pub use origin::{AtOrigin, Origin, OriginError};
+pub use origin::{Origin, OriginError};
 pub use status::Status;
 #[cfg(feature = "tower-http")]
 pub use tower_http::{ByTowerHttp, TowerHttpEnd};

@@ -1,21 +1,12 @@
 //! An HTTP endpoint: scheme, authority and base path.
 
-use std::{
-    error::Error as StdError,
-    fmt,
-    str::FromStr,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{error::Error as StdError, fmt, str::FromStr, sync::Arc};
 
 use http::{
     HeaderValue, Request, Uri,
     header::HOST,
     uri::{Authority, Parts, PathAndQuery, Scheme},
 };
-use tower_service::Service;
-
-use crate::{call::AtHead, endpoint::Target, http::Status};
 
 /// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
 ///
@@ -113,7 +104,7 @@ impl Origin {
     }
 
     /// Points a request here.
-    fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
+    pub(super) fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
         let Parts { authority, path_and_query, .. } =
             std::mem::take(request.uri_mut()).into_parts();
         let uri = Uri::builder()
@@ -218,84 +209,6 @@ impl fmt::Display for OriginError {
 }
 
 impl StdError for OriginError {}
-
-impl<C: Clone> Target<C> for Origin {
-    type Service = AtOrigin<C>;
-    type Judge = AtHead<Status>;
-
-    fn attach(&self, client: &C) -> AtOrigin<C> {
-        AtOrigin { origin: self.clone(), client: client.clone() }
-    }
-}
-
-/// A client that is pointed at an [`Origin`].
-#[derive(Debug, Clone)]
-pub struct AtOrigin<C> {
-    pub(super) origin: Origin,
-    pub(super) client: C,
-}
-
-pub(super) mod sealed {
-    use std::{
-        future::Future,
-        task::{Context, Poll},
-    };
-
-    use tower_service::Service;
-
-    /// A client under the balancer that takes these requests.
-    #[allow(unnameable_types, reason = "only a better error of the compiler")]
-    #[diagnostic::on_unimplemented(
-        message = "`{Self}` is not a client for requests of type `{Req}`",
-        label = "an `http::Origin` needs a client under the balancer",
-        note = "an `http::Origin` is reached through the client that `BalanceLayer` wraps: use `BalanceLayer`, not `Balance::new`",
-        note = "clients of `http::Request` need counterpoise's feature `http`, `reqwest::Client` the feature `reqwest`"
-    )]
-    pub trait Client<Req> {
-        type Response;
-        type Error;
-        type Future: Future<Output = Result<Self::Response, Self::Error>>;
-
-        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
-
-        fn call(&mut self, request: Req) -> Self::Future;
-    }
-
-    #[diagnostic::do_not_recommend]
-    impl<C: Service<Req>, Req> Client<Req> for C {
-        type Response = C::Response;
-        type Error = C::Error;
-        type Future = C::Future;
-
-        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-            Service::poll_ready(self, cx)
-        }
-
-        fn call(&mut self, request: Req) -> C::Future {
-            Service::call(self, request)
-        }
-    }
-}
-
-impl<C, B> Service<Request<B>> for AtOrigin<C>
-where
-    C: sealed::Client<Request<B>>,
-{
-    type Response = C::Response;
-    type Error = C::Error;
-    type Future = C::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.client.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> C::Future {
-        // Only a path beyond the length limit can fail. The request is then left with a URI
-        // that has no authority: clients refuse it, and no other server gets it by mistake.
-        let _too_long = self.origin.redirect(&mut request);
-        self.client.call(request)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::HOST};
 use reqwest::{Request, Url};
 use tower_service::Service;
 
-use crate::http::{AtOrigin, Origin, key::sealed::HttpRequest, origin::sealed};
+use super::{AtOrigin, Origin, at_origin::sealed, key::sealed::HttpRequest};
 
 impl<C: sealed::Client<Request>> Service<Request> for AtOrigin<C> {
     type Response = C::Response;
