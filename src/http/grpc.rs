@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::health::{classify::Classify, outcome::Outcome};
-use crate::http::{
+use super::{
     ClassifyBody, ClassifyEnd, Head,
     status::{overload, whole},
 };
+use crate::health::{classify::Classify, outcome::Outcome};
 
 /// Classifies gRPC responses by `grpc-status`, wherever it is.
 ///

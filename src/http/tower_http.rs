@@ -3,8 +3,8 @@
 use http::{HeaderMap, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse};
 
+use super::{ClassifyBody, ClassifyEnd, Head};
 use crate::health::{classify::Classify, outcome::Outcome};
-use crate::http::{ClassifyBody, ClassifyEnd, Head};
 
 /// Classifies by a [classifier of tower-http 0.7](tower_http::classify): what it calls a failure
 /// is one, and everything else a success.

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt};
 
-use crate::policy::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy};
+use super::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fmt, time::Duration};
 
-use crate::policy::{Candidates, PickResult, members::covers, shuffle::Shuffle, ticket::Tickets};
+use super::{Candidates, PickResult, members::covers, shuffle::Shuffle, ticket::Tickets};
 use crate::util::{fraction::FULL, random::scramble};
 
 /// What a pick sees of the members at its very moment. An index out of range is a member that

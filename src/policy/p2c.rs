@@ -1,6 +1,6 @@
 //! The power of two choices: a few endpoints, drawn by weight, and the best of them.
 
-use crate::policy::{PickContext, cutpoints::Cutpoints};
+use super::{PickContext, cutpoints::Cutpoints};
 
 /// How many endpoints are drawn at most.
 pub(super) const MOST: usize = 16;

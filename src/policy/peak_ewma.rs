@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::policy::{
+use super::{
     Members, Needs, PickContext, PickResult, Picker, Policy,
     cutpoints::Cutpoints,
     p2c::{MOST, best_of},

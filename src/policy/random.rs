@@ -1,8 +1,6 @@
 //! Random choice, each endpoint with the same chance.
 
-use crate::policy::{
-    Members, Needs, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints,
-};
+use super::{Members, Needs, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
 
 /// Chooses an eligible endpoint at random, each with the same chance.
 ///

@@ -1,6 +1,6 @@
 //! Round robin: each eligible endpoint in turn.
 
-use crate::policy::{
+use super::{
     Members, Needs, PickContext, PickResult, Picker, Policy, smooth_weighted::SmoothPicker,
 };
 

@@ -1,6 +1,6 @@
 //! Random choice by weight.
 
-use crate::policy::{Members, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
+use super::{Members, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
 
 /// Chooses an eligible endpoint at random, with a chance in proportion to its weight.
 ///

@@ -1,11 +1,13 @@
 //! Endpoints of reduced capacity: the keys that they keep, and their share of the requests without a
 //! key.
 
-use crate::policy::{PickContext, PickResult, affinity::Key, members::covers, rotate};
-use crate::util::{
-    fraction::FULL,
-    hash::{xxh64, xxh64_seeded},
-    random::splitmix64,
+use crate::{
+    policy::{PickContext, PickResult, affinity::Key, members::covers, rotate},
+    util::{
+        fraction::FULL,
+        hash::{xxh64, xxh64_seeded},
+        random::splitmix64,
+    },
 };
 
 /// Draws again, up to seven times, while the chosen endpoint lacks the capacity; then chooses by the

@@ -1,6 +1,6 @@
 //! Hash modulo the sum of the weights.
 
-use crate::policy::affinity::{Keyed, Member, sealed, seen::Seen};
+use super::{Keyed, Member, sealed, seen::Seen};
 use crate::util::{
     hash::{crc32, crc32_continued, xxh64},
     random::splitmix64,
@@ -53,8 +53,8 @@ impl<A> HashMod<A> {
     /// Chooses as nginx's `hash …` (without `consistent`) does, bit for bit.
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order
-    /// of a key is made by hashing it again with the number of the try; after 20 tries the
-    /// other endpoints follow in a seeded order (nginx: by weight). As in nginx a request with an
+    /// of a key is made by hashing it again with the number of the try; after 20 tries
+    /// the request goes to any eligible endpoint (nginx: by weight). As in nginx a request with an
     /// empty key has no key.
     #[must_use]
     pub fn nginx(mut self) -> Self {

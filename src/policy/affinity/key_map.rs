@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::policy::affinity::{Keyed, Member, Structure};
+use super::{Keyed, Member, Structure};
 use crate::{endpoint::Traits, util::fraction::FULL};
 
 /// The map from keys to endpoints that a keyed policy makes of names and weights.

@@ -1,6 +1,6 @@
 //! Maglev: a table in which the endpoints claim slots, round by round.
 
-use crate::policy::affinity::{Keyed, Member, sealed, seen::Seen};
+use super::{Keyed, Member, sealed, seen::Seen};
 use crate::util::hash::{xxh64, xxh64_seeded};
 
 /// Keeps keys with endpoints by a table that each endpoint fills in an order of its own.
@@ -162,7 +162,7 @@ impl sealed::Structure for Slots {
     ) -> Option<usize> {
         let (hash, size) = (xxh64(key), map.slots.len() as u64);
         let slot = |attempt: u64| {
-            // As Envoy's retries: the hash, with the bits of `!attempt + 1` inverted.
+            // Envoy's retries: `hash ^ (~0 - attempt + 1)`.
             let hash = if attempt == 0 { hash } else { hash ^ attempt.wrapping_neg() };
             map.slots.get(hash.checked_rem(size)? as usize).map(|&owner| owner as usize)
         };

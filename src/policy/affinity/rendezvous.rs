@@ -1,15 +1,15 @@
 //! Rendezvous hashing: each endpoint has a score for each key.
 
-use crate::policy::affinity::{Keyed, Member, sealed};
+use super::{Keyed, Member, sealed};
 use crate::util::{hash::xxh64, random::splitmix64};
 
 /// Keeps keys with endpoints by score: a key goes to the endpoint of the best score for it.
 ///
 /// A score is made of a hash of endpoint and key, and of the endpoint's weight. Shares follow the
 /// weights, and a change of the set or of a weight moves the fewest keys of all structures. Each
-/// pick computes the score of every endpoint, so it is for small sets. (Thaler and Ravishankar, "Using name-based mappings to increase hit
-/// rates", 1998; weights after Schindelhauer and Schomaker, "Weighted distributed hash
-/// tables", 2005.)
+/// pick computes the score of every endpoint, so it is for small sets. (Thaler and Ravishankar,
+/// "Using name-based mappings to increase hit rates", 1998; weights after Schindelhauer and
+/// Schomaker, "Weighted distributed hash tables", 2005.)
 ///
 /// Cost per pick: O(n), and O(n log n) if the first choice may not be picked. Cost per
 /// build: O(n). Memory: 24 bytes per endpoint.

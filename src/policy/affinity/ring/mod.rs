@@ -129,9 +129,9 @@ impl<A> RingHash<A> {
     ///
     /// The names are nginx's server strings, such as `10.0.0.1:8080`. Weights above 6,553 count as
     /// 6,553, so that the ring has at most about a million points for each endpoint. As in nginx an
-    /// endpoint that may not be picked is passed over point by point; after 20 points the other
-    /// endpoints follow in a seeded order (nginx: by weight). As in nginx a request with an empty key
-    /// has no key. [`points`](Self::points) has no effect on this ring and those below.
+    /// endpoint that may not be picked is passed over point by point; after 20 points the
+    /// request goes to any eligible endpoint (nginx: by weight). As in nginx a request with an empty
+    /// key has no key. [`points`](Self::points) has no effect on this ring and those below.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().kind = Kind::Nginx;
