@@ -8,12 +8,11 @@ use http::{
     uri::{Authority, Parts, PathAndQuery, Scheme},
 };
 
-/// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
+/// An HTTP endpoint of a shared client, by its URL: `http://10.0.0.1:8080/base`.
 ///
-/// Each request gets the scheme and the authority of the origin. Path and query stay as
-/// they are, behind the base path if there is one. A `Host` header that the request brings
-/// is kept; without one the client sends the endpoint's authority, or, with
-/// [`preserve_host`](Self::preserve_host), the one that the request was made for.
+/// Each request gets the scheme and the authority of the origin. Path and query stay, after the base
+/// path if there is one. A `Host` header of the request stays; without one the client sends the
+/// endpoint's authority, or, with [`preserve_host`](Self::preserve_host), that of the request's URL.
 ///
 /// Works with clients of [`http::Request`], such as hyper-util's, and with the feature
 /// `reqwest` for `reqwest::Client`. See the [module](crate::http) on TLS.
@@ -41,7 +40,7 @@ pub(super) struct Inner {
     pub(super) url: reqwest::Url,
 }
 
-/// A string that is no HTTP origin.
+/// The error for a string that is not an HTTP origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginError {
     text: String,
@@ -49,11 +48,11 @@ pub struct OriginError {
 }
 
 impl Origin {
-    /// Sets whether a request without a `Host` header gets one with the authority that it
-    /// was made for, instead of the endpoint's. Default: false.
+    /// Sets whether a request without a `Host` header gets one with the authority of its URL, instead
+    /// of the endpoint's.
     ///
-    /// For servers that distinguish virtual hosts by the name, behind addresses. A request
-    /// that was made for no authority is left alone.
+    /// Default: false. For servers at addresses that distinguish virtual hosts by the name. A request
+    /// whose URL has no authority gets no header.
     #[must_use]
     pub fn preserve_host(mut self, preserve: bool) -> Self {
         Arc::make_mut(&mut self.0).preserve_host = preserve;
@@ -66,13 +65,13 @@ impl Origin {
         &self.0.scheme
     }
 
-    /// Returns the host, with the port if one was given.
+    /// Returns the host, with the port if the URL has one.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.0.authority
     }
 
-    /// Returns host and port, also where the URL leaves the port out: as for a TCP connection.
+    /// Returns host and port, as for a TCP connection; without a port in the URL, that of the scheme.
     ///
     /// ```
     /// # fn main() -> Result<(), counterpoise::http::OriginError> {
@@ -103,7 +102,7 @@ impl Origin {
         self.0.preserve_host
     }
 
-    /// Points a request here.
+    /// Changes the URL of a request to this origin. Errors if the path is too long.
     pub(super) fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
         let Parts { authority, path_and_query, .. } =
             std::mem::take(request.uri_mut()).into_parts();
@@ -134,6 +133,7 @@ impl Origin {
     }
 }
 
+/// Returns an authority without its user name.
 fn without_user(authority: &str) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_kept_when_asked_for() {
+    fn hosts_are_kept_if_the_origin_preserves_them() {
         let origin: Origin = "http://h:1".parse().unwrap();
         let host = |origin: &Origin, own: Option<&str>| {
             let mut request = Request::builder().uri("http://user@service:9/").body(()).unwrap();

@@ -41,7 +41,7 @@ impl HttpRequest for Request {
     }
 }
 
-/// Points a request at an origin.
+/// Changes the URL of a request to an origin.
 fn redirect(origin: &Origin, request: &mut Request) {
     let mut url = origin.url().clone();
     url.set_path(&format!("{}{}", origin.base(), request.url().path()));
@@ -55,7 +55,7 @@ fn redirect(origin: &Origin, request: &mut Request) {
     }
 }
 
-/// Returns host and port as a `Host` header has them.
+/// Returns host and port of a URL in the form of a `Host` header.
 fn authority(url: &Url) -> Option<HeaderValue> {
     let host = url.host_str()?;
     let text = match url.port() {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_kept_when_asked_for() {
+    fn hosts_are_kept_if_the_origin_preserves_them() {
         let origin: Origin = "http://h:1".parse().unwrap();
         let mut request = Request::new(Method::GET, "http://service:9/".parse().unwrap());
         redirect(&origin, &mut request);

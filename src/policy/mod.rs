@@ -115,8 +115,8 @@ pub trait Policy: Send + Sync + 'static {
 pub trait Picker<Req: ?Sized> {
     /// Picks an endpoint for the request.
     ///
-    /// Called once for a request in each snapshot that its call reads; further endpoints come from
-    /// [`candidates`](Self::candidates). A panic reaches the caller.
+    /// Called again for the same request in a retry, and when the endpoint has left service or the
+    /// snapshot has changed. A panic reaches the caller.
     fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult;
 
     /// Pushes the members that this request may go to, in order of preference, from the `skip`-th on.
