@@ -1,9 +1,8 @@
-//! The cost of a whole call beside the bare service, tower's balancer, and tower's balancer
-//! behind the `Buffer` that sharing it takes.
+//! Measures a whole call, beside the bare service, tower's balancer, and tower's balancer behind the
+//! `Buffer` that it needs to be shared.
 //!
-//! Everything is driven the same way: `ready().await`, then `call().await`, over services
-//! that do nothing. What is above `bare` is the balancer's. Allocations per call are printed
-//! first.
+//! All are called in the same way, `ready().await` and `call().await`, over services that do nothing.
+//! The time above that of `bare` is the balancer's. Allocations per call are printed first.
 
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::disallowed_methods, reason = "what is measured is real time")]

@@ -1,8 +1,8 @@
-//! The cost of a pick within a call of a service that does nothing, beside the yardstick: one
-//! `ArcSwap` load and one `fetch_add`.
+//! Measures a pick within a call of a service that does nothing, beside the yardstick: one `ArcSwap`
+//! load and one `fetch_add`.
 //!
-//! Health is off. Policies differ by their picks alone: what the others' calls cost more than
-//! `random`'s is their picks', and their notes of what has ended.
+//! Health is off, so the calls of policies differ by their picks and by their measurements at the end
+//! of a call.
 
 #![allow(missing_docs, reason = "criterion's macros")]
 
@@ -56,12 +56,12 @@ fn yardstick(c: &mut Criterion) {
     group.finish();
 }
 
-/// Weights as clusters have them: a few sizes of machine.
+/// Returns weights of a few sizes of machine.
 fn few(n: usize) -> Vec<u32> {
     [1, 2, 4].into_iter().cycle().take(n).collect()
 }
 
-/// Weights that are nearly all different.
+/// Returns weights that nearly all differ.
 fn many(n: usize) -> Vec<u32> {
     (0..n as u64).map(|i| 1 + (i * 48_271 % 99_991) as u32).collect()
 }
@@ -103,7 +103,7 @@ fn weighted(c: &mut Criterion) {
     policy(c, "weighted random, many weights", WeightedRandom::new, many);
 }
 
-/// Policies that look at load. A full scan is O(n) by intent.
+/// Policies by load. A full scan is O(n) by intent.
 fn by_load(c: &mut Criterion) {
     policy(c, "least request", LeastRequest::new, few);
     policy(c, "least request, 4 choices", || LeastRequest::new().choices(4), few);
@@ -111,8 +111,8 @@ fn by_load(c: &mut Criterion) {
     policy(c, "least request, full scan", || LeastRequest::new().full_scan(), few);
 }
 
-/// tower's balancers by load. They pick while they become ready and cannot be asked for a
-/// pick alone, so a call of a service that does nothing is in it.
+/// tower's balancers by load. They pick in `poll_ready`, so a call of a service that does nothing is
+/// included.
 fn towers(c: &mut Criterion) {
     let runtime = Runtime::new().unwrap();
     let _inside = runtime.enter();
@@ -131,14 +131,14 @@ fn tower<S: Service<u64>>(c: &mut Criterion, name: &str, n: usize, mut service: 
 where
     S::Error: std::fmt::Debug,
 {
-    // Takes in all endpoints first.
+    // Adds all endpoints first.
     (0..2_000).for_each(|i| drop(now(now(service.ready()).unwrap().call(i))));
     c.benchmark_group(name).bench_function(BenchmarkId::new("1 thread", n), |b| {
         b.iter(|| now(now(service.ready()).unwrap().call(black_box(7))).unwrap());
     });
 }
 
-/// The loop of the textbook, under the lock that sharing it takes.
+/// The usual loop of smooth weighted round robin, under a lock.
 fn textbook(c: &mut Criterion) {
     let mut group = c.benchmark_group("textbook smooth weighted in a mutex");
     for n in SIZES {

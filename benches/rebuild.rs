@@ -1,5 +1,4 @@
-//! The cost of a change: from telling the balancer to its new snapshot, and the first pick
-//! after it.
+//! Measures a change of the set: from discovery to the new snapshot, and the first pick after it.
 
 #![allow(missing_docs, reason = "criterion's macros")]
 
@@ -20,7 +19,7 @@ fn few(n: usize) -> Vec<u32> {
     [1, 2, 4].into_iter().cycle().take(n).collect()
 }
 
-/// One endpoint's weight changes; and then the next call comes.
+/// The weight of one endpoint changes, and the next call follows.
 fn reweight<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         let driven = RefCell::new(Driven::new(new(), Health::new(), few(n)));
@@ -52,7 +51,7 @@ fn membership<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new
     }
 }
 
-/// A whole set is discovered at once.
+/// All endpoints are discovered at once.
 fn build<P: Policy<Picker: Picker<u64>>>(c: &mut Criterion, name: &str, new: impl Fn() -> P) {
     for n in SIZES {
         c.bench_function(&format!("a set is discovered, {name}/{n}"), |b| {

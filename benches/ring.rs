@@ -1,5 +1,5 @@
-//! Rings beside `pingora-ketama`, `hashring` and a plain sorted ring: build, memory, look-up
-//! with random keys, and the change of one endpoint. All with 160 points an endpoint.
+//! Measures rings beside `pingora-ketama`, `hashring` and a plain sorted ring: build, memory, search
+//! with random keys, and the change of one endpoint. All have 160 points for each endpoint.
 
 #![allow(missing_docs, reason = "criterion's macros")]
 
@@ -30,7 +30,7 @@ fn set(n: usize) -> Vec<(String, u32)> {
     addresses(n).into_iter().map(|address| (address.to_string(), 1)).collect()
 }
 
-/// A sequence of keys that never comes back to where it was, so that no look-up is warm.
+/// Returns the next of a sequence of keys without repetition, so that no search is in the cache.
 fn next_key(state: &mut u64) -> [u8; 8] {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -54,7 +54,7 @@ fn hashring(n: usize) -> HashRing<(SocketAddr, u32)> {
     ring
 }
 
-/// What anybody would write: sorted points and a binary search.
+/// A simple ring: sorted points and a binary search.
 fn plain(n: usize) -> Vec<(u64, u32)> {
     let point = |name: &str, i: u32| hash(format!("{name}-{i}").as_bytes());
     let points = set(n).into_iter().zip(0_u32..).flat_map(|((name, _), index)| {

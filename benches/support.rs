@@ -1,4 +1,4 @@
-//! What the benchmarks share: endpoints that cost nothing, and a driver that has run.
+//! Endpoints that do nothing, and balancers over them, for the benchmarks.
 
 #![allow(
     dead_code,
@@ -47,7 +47,7 @@ impl Service<u64> for Noop {
     }
 }
 
-/// A balancer whose discovery is driven by hand.
+/// A balancer with a driver that the benchmark polls.
 pub struct Driven<P: Policy> {
     pub balance: Balance<Direct<Noop>, P>,
     handle: Handle<usize, Direct<Noop>>,
@@ -85,7 +85,7 @@ impl<P: Policy> Driven<P> {
     }
 }
 
-/// Builds a balancer over endpoints of these weights, all discovered.
+/// Builds a balancer that has discovered endpoints of these weights.
 pub fn balance<P: Policy>(
     policy: P,
     health: Health,

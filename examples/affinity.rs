@@ -1,8 +1,8 @@
-//! The same user, the same server: affinity by a header, through the death of a server.
+//! Affinity by a header keeps each user with one server, while a server stops and starts again.
 //!
-//! Run it with `cargo run --example affinity`. First it asks the policy, without any server,
-//! what a fourth one would change. Then it sends the requests of a hundred users to three
-//! real servers, of which one dies and comes back: only its users move, and they come home.
+//! Run it with `cargo run --example affinity`. First it prints, without any server, which keys a
+//! fourth server would move. Then it sends the requests of a hundred users to three real servers.
+//! One of them stops and starts again: only its users move, and they return.
 
 mod support;
 
@@ -20,7 +20,7 @@ const USERS: usize = 100;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    foresee();
+    print_map();
     let mut servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
     let endpoints = servers.iter().map(|server| (server.name(), Endpoint::new(server.origin())));
     let health = Health::new().consecutive_failures(2).base_ejection(Duration::from_millis(500));
@@ -33,26 +33,26 @@ async fn main() -> Result<(), BoxError> {
         .layer(balance)
         .service(reqwest::Client::builder().no_proxy().build()?);
 
-    let before = ask_all(&client).await?;
+    let before = send_all(&client).await?;
     servers[0].die().await?;
-    let without = ask_all(&client).await?;
-    report("amber is dead", &before, &without);
+    let without = send_all(&client).await?;
+    report("amber has stopped", &before, &without);
     servers[0].come_back()?;
-    // Amber is tried by a request of its own, once its period is over.
-    let mut after = ask_all(&client).await?;
+    // After its ejection, the trial of amber is a request of one of its own users.
+    let mut after = send_all(&client).await?;
     for _ in 0..100 {
         if after == before {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        after = ask_all(&client).await?;
+        after = send_all(&client).await?;
     }
-    report("amber is back", &before, &after);
+    report("amber serves again", &before, &after);
     Ok(())
 }
 
-/// What a change would do, before it is made.
-fn foresee() {
+/// Prints the shares of three servers, and what a fourth would move.
+fn print_map() {
     let policy = RingHash::<Header>::by_header("x-user");
     let three = policy.map([("amber", 1), ("birch", 1), ("cedar", 1)]);
     let four = policy.map([("amber", 1), ("birch", 1), ("cedar", 1), ("dune", 1)]);
@@ -61,8 +61,8 @@ fn foresee() {
     println!("a fourth would move {:.1} % of all users\n", 100.0 * three.moved(&four));
 }
 
-/// Sends a request of each user; returns who answered.
-async fn ask_all<S>(client: &S) -> Result<BTreeMap<usize, String>, BoxError>
+/// Sends a request of each user; returns the server that answered it.
+async fn send_all<S>(client: &S) -> Result<BTreeMap<usize, String>, BoxError>
 where
     S: Service<Request, Response = reqwest::Response, Error = BoxError> + Clone,
 {

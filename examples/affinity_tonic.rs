@@ -1,4 +1,4 @@
-//! Affinity under a generated gRPC client: by a metadata header.
+//! Affinity by a metadata header, under a generated gRPC client.
 //!
 //! Run it with `cargo run --example affinity_tonic`. The calls of fifty users go to three real
 //! servers; one stops, and only its users move.
@@ -29,34 +29,34 @@ async fn main() -> Result<(), BoxError> {
         let channel = transport::Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
         endpoints.push((address, Endpoint::new(GrpcChannel(channel))));
     }
-    // Metadata of a gRPC request are headers of the HTTP request that carries it.
+    // The metadata of a gRPC request are headers of its HTTP request.
     let policy = RingHash::by_header("x-user");
     let client = HealthClient::new(Balance::new(discover::list(endpoints), policy));
 
-    let before = ask_all(&client).await?;
+    let before = send_all(&client).await?;
     println!("the server {} stops", first.address);
     let stopped = first.address.to_string();
     first.stop().await?;
-    let after = ask_all(&client).await?;
+    let after = send_all(&client).await?;
 
     let moved = before.iter().filter(|(user, server)| after[user] != **server);
-    let strangers = moved.clone().filter(|(_, server)| ***server != *stopped).count();
-    println!("{} of {} users moved, {strangers} of other servers", moved.count(), before.len());
+    let of_others = moved.clone().filter(|(_, server)| ***server != *stopped).count();
+    println!("{} of {} users moved, {of_others} of other servers", moved.count(), before.len());
     Ok(())
 }
 
-/// Makes a call of each user; returns which server answered.
-async fn ask_all(client: &Client) -> Result<BTreeMap<usize, Arc<str>>, BoxError> {
+/// Makes a call of each user; returns the server that answered it.
+async fn send_all(client: &Client) -> Result<BTreeMap<usize, Arc<str>>, BoxError> {
     let mut servers = BTreeMap::new();
     for user in 0..50 {
-        servers.insert(user, ask(client, user).await?);
+        servers.insert(user, send(client, user).await?);
     }
     Ok(servers)
 }
 
-/// Makes a call, and once more if a server is not there: the attempts are noted, so that it
-/// goes on in the user's own order.
-async fn ask(client: &Client, user: usize) -> Result<Arc<str>, BoxError> {
+/// Makes a call, and repeats it once if the server is unavailable. `Attempts` remembers the first
+/// server, so the second call goes to the next one of the user's order.
+async fn send(client: &Client, user: usize) -> Result<Arc<str>, BoxError> {
     let attempts = Attempts::new();
     for last in [false, true] {
         let mut request = Request::new(HealthCheckRequest::default());
@@ -67,5 +67,5 @@ async fn ask(client: &Client, user: usize) -> Result<Arc<str>, BoxError> {
             Err(status) => return Err(status.into()),
         }
     }
-    attempts.names().pop().ok_or_else(|| "nobody was asked".into())
+    attempts.names().pop().ok_or_else(|| "no server was called".into())
 }

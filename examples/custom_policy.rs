@@ -1,8 +1,8 @@
-//! A policy of one's own: tenants stay with an endpoint, and move only if they must.
+//! A custom policy keeps the calls of a tenant with one endpoint.
 //!
-//! Run it with `cargo run --example custom_policy`. Calls of one tenant go to one endpoint,
-//! its home, as long as that is in service; to the next one after it while it is not; and
-//! calls without a tenant are spread evenly.
+//! Run it with `cargo run --example custom_policy`. The policy implements `build`, `pick` and
+//! `candidates`. Each tenant has an order of endpoints: its calls go to the first, the owner, while
+//! that is in service, and to the next one otherwise. Calls without a tenant are spread evenly.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +12,17 @@ use std::{
 
 use counterpoise::{
     Balance, BoxError, Direct, Endpoint, discover,
-    policy::{Candidates, Members, PickContext, PickResult, Picker, Policy},
+    policy::{Candidates, Member, Members, PickContext, PickResult, Picker, Policy},
 };
 use tokio::task::yield_now;
 use tower::{ServiceExt, service_fn};
 
-/// What is sent. The policy below works for any request that implements `Tenant`.
+/// The request. The policy below works for any type that implements `Tenant`.
 struct Query {
     tenant: Option<&'static str>,
 }
 
-/// Requests that may belong to a tenant.
+/// A request that may belong to a tenant.
 trait Tenant {
     fn tenant(&self) -> Option<&str>;
 }
@@ -33,32 +33,34 @@ impl Tenant for Query {
     }
 }
 
-/// Rendezvous hashing: every endpoint bids for a tenant, and the highest bid wins. When an
-/// endpoint leaves, only its own tenants move.
+/// Rendezvous hashing: each endpoint has a score for each slot of tenants, and the lowest score comes
+/// first. When an endpoint leaves, only its own tenants move.
 #[derive(Debug)]
 struct Sticky;
 
-/// Tenants beyond this number share slots.
+/// How many slots the tenants share: many more than endpoints, so that each owns its share.
 const SLOTS: usize = 256;
 
 impl Policy for Sticky {
     type Picker = Slots;
 
-    /// Sees the members and no request. All members, not the eligible ones alone: so an
-    /// ejection moves no tenant but those of the endpoint that is out.
+    /// Builds the orders once for each change of the set, without a request. They contain all
+    /// members, not only the eligible, so an ejection moves only the tenants of the ejected endpoint.
     fn build(&self, members: &Members<'_>, _previous: Option<&Slots>) -> Slots {
-        let order = |slot: usize| {
-            let bids: Vec<_> = members.iter().map(|member| bid(slot, member.name())).collect();
-            let mut order: Vec<usize> = (0..bids.len()).collect();
-            order.sort_by_key(|&index| bids[index]);
-            order
-        };
-        Slots((0..SLOTS).map(order).collect())
+        Slots((0..SLOTS).map(|slot| order(slot, members)).collect())
     }
 }
 
-/// Built once for each change of the set: for each of a few slots of tenants, the indexes of the
-/// members in the order of their bids.
+/// Returns the indexes of the members in the order of their scores for a slot.
+fn order(slot: usize, members: &Members<'_>) -> Vec<usize> {
+    let score = |member: &Member| hash(&(slot, member.name()));
+    let scores: Vec<u64> = members.iter().map(score).collect();
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by_key(|&index| scores[index]);
+    order
+}
+
+/// The picker: an order of the members for each slot of tenants.
 struct Slots(Vec<Vec<usize>>);
 
 impl Slots {
@@ -68,15 +70,15 @@ impl Slots {
 }
 
 impl<R: Tenant> Picker<R> for Slots {
-    /// Sees one request: the first endpoint of the tenant's order that may take it.
+    /// Picks the first endpoint of the tenant's order that can take the request.
     fn pick(&self, request: &R, cx: &PickContext<'_>) -> PickResult {
         let Some(tenant) = request.tenant() else { return PickResult::Any };
         let first = self.order(tenant).iter().find(|&&index| cx.accepts(index));
         first.map_or(PickResult::Any, |&index| PickResult::Member(index))
     }
 
-    /// The whole order, for retries and the like. A tenant is bound to it: an ejected endpoint is
-    /// tested with a call of its own tenants.
+    /// Pushes the tenant's order, for calls that cannot use the pick, such as retries. The request is
+    /// bound to the first endpoint: the trial of an ejected endpoint is a call of its own tenants.
     fn candidates(&self, request: &R, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
         let Some(tenant) = request.tenant() else { return cx.shuffle(skip, out) };
         out.bind();
@@ -88,13 +90,7 @@ impl<R: Tenant> Picker<R> for Slots {
     }
 }
 
-/// The lowest number is the best bid.
-fn bid(slot: usize, name: &str) -> u64 {
-    hash(&(slot, name))
-}
-
-/// Good enough for one process. Where several must agree, use a hash that is specified:
-/// this one may change with the version of Rust.
+/// Hashes a value, the same in one process only: `DefaultHasher` may change with the version of Rust.
 fn hash(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -112,12 +108,12 @@ async fn main() -> Result<(), BoxError> {
     balance.ready_when(3).await?;
 
     let tenants = ["ann", "ben", "cleo", "dora", "eve", "finn"];
-    let mut homes = BTreeMap::new();
+    let mut owners = BTreeMap::new();
     for tenant in tenants {
-        let home = balance.clone().oneshot(Query { tenant: Some(tenant) }).await?;
-        homes.insert(tenant, home);
+        let owner = balance.clone().oneshot(Query { tenant: Some(tenant) }).await?;
+        owners.insert(tenant, owner);
     }
-    println!("homes: {homes:?}");
+    println!("owners: {owners:?}");
 
     // Calls without a tenant are spread evenly.
     for _ in 0..3 {
@@ -130,10 +126,10 @@ async fn main() -> Result<(), BoxError> {
     while balance.stats().endpoints.len() > 2 {
         yield_now().await;
     }
-    for (tenant, home) in homes {
+    for (tenant, owner) in owners {
         let answer = balance.clone().oneshot(Query { tenant: Some(tenant) }).await?;
-        println!("{tenant} was with {home} and is with {answer}");
-        assert!(answer == home || home == "amber");
+        println!("{tenant} was with {owner} and is with {answer}");
+        assert!(answer == owner || owner == "amber");
     }
     Ok(())
 }

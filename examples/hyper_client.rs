@@ -20,7 +20,7 @@ async fn main() -> Result<(), BoxError> {
     let client = balance.layer(Client::builder(TokioExecutor::new()).build_http());
 
     for number in 1..=6 {
-        // A path will do: scheme and authority are the server's.
+        // A path is enough: the balancer adds scheme and authority of the server.
         let request = Request::get(format!("/tree/{number}")).body(Empty::<Bytes>::new())?;
         let response = client.clone().oneshot(request).await?;
         let body = response.into_body().collect().await?.to_bytes();

@@ -1,8 +1,8 @@
-//! Real servers, a few thousand requests, and three mishaps that no caller notices.
+//! A balancer over real servers sends thousands of requests, none of which fails when servers do.
 //!
 //! Run it with `cargo run --example quickstart`. It starts three HTTP servers on 127.0.0.1
-//! and spreads the requests of a few concurrent callers over them. Meanwhile one server
-//! stops answering, one dies and comes back, and a fourth joins. It ends by itself.
+//! and spreads the requests of ten concurrent callers over them. Meanwhile one server stops
+//! answering, one stops and starts again, and a fourth joins. It ends after about ten seconds.
 
 mod support;
 
@@ -37,14 +37,14 @@ const REQUESTS_EACH: u32 = 600;
 /// How long one attempt may take before the request is sent to another server.
 const ATTEMPT: Duration = Duration::from_millis(250);
 
-/// If the show takes longer, something is wrong.
+/// The limit of the whole run, which takes about ten seconds.
 const LONGEST: Duration = Duration::from_secs(15);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
     let servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
 
-    // Discovery: whoever holds the handle announces servers, and the balancer follows.
+    // Discovery: the handle announces servers, and the balancer follows.
     let (discovery, changes) = discover::channel();
     for server in &servers {
         discovery.insert(server.name(), Endpoint::new(server.origin()));
@@ -57,12 +57,12 @@ async fn main() -> Result<ExitCode, BoxError> {
     for _ in 0..CALLERS {
         callers.spawn(call(client.clone(), Arc::clone(&tally)));
     }
-    let (news, latest) = watch::channel("all is well");
-    let story = tokio::spawn(story(servers, discovery, news));
+    let (scene, latest) = watch::channel("all servers answer");
+    let scenes = tokio::spawn(play(servers, discovery, scene));
     let screen = tokio::spawn(show(balance.clone(), latest, Arc::clone(&tally)));
 
     timeout(LONGEST, callers.join_all()).await?;
-    let _servers = story.await??;
+    let _servers = scenes.await??;
     screen.await??;
     println!("\n{}", balance.stats());
     Ok(tally.report())
@@ -75,30 +75,30 @@ fn balance(
     let health = Health::new()
         .consecutive_failures(3)
         .base_ejection(Duration::from_millis(500))
-        // Periods grow while a server stays away. Short ones suit a short show.
+        // Ejections grow while trials fail; short ones suit a short example.
         .max_ejection(Duration::from_secs(1))
-        // A timeout reaches the balancer as a call that was dropped. It counts as a failure
-        // if the call was at least this old, so this must not exceed the timeout.
+        // A timeout above drops the call, which counts as a failure if the call was at least this
+        // old: so no more than the timeout.
         .drop_counts_after(ATTEMPT);
     Builder::new().health(health).layer(changes, RoundRobin::new())
 }
 
-/// One client for all callers. Read from top to bottom, as a request passes through it.
+/// Builds the client of all callers. A request passes the layers from top to bottom.
 fn client(
     balance: BalanceLayer<Origin, RoundRobin>,
 ) -> Result<impl Client<Future: Send>, reqwest::Error> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     Ok(ServiceBuilder::new()
-        // Remembers where a request has been, so that a retry goes elsewhere.
+        // Remembers the servers of a request, so that a retry goes to another.
         .layer(AttemptsLayer::new())
         .retry(Retries(3))
-        // Below the retry: each attempt has its own time, not all of them together.
+        // Below the retry, so that each attempt has a timeout of its own.
         .timeout(ATTEMPT)
         .layer(balance)
         .service(client))
 }
 
-/// The client that callers see: any service from request to response.
+/// The client of a caller: any service from request to response.
 trait Client: Service<Request, Response = Response, Error = BoxError> + Clone + Send + 'static {}
 
 impl<S> Client for S where
@@ -115,54 +115,54 @@ async fn call(client: impl Client<Future: Send>, tally: Arc<Tally>) {
     }
 }
 
-/// Sends a request. The host in the URL is only a name: the balancer puts the server's
-/// address in its place, and keeps path and query.
+/// Sends a request. The balancer replaces the host in the URL with the server's address, and keeps
+/// path and query.
 async fn get(client: impl Client) -> Result<String, BoxError> {
     let request = Request::new(Method::GET, "http://forest/tree?age=7".parse()?);
     let response = client.oneshot(request).await?.error_for_status()?;
     Ok(response.text().await?)
 }
 
-/// What happens to the servers while the callers go on. Returns them, so that they live on.
-async fn story(
+/// Changes the servers while the callers send. Returns them, so that they go on serving.
+async fn play(
     [amber, mut birch, cedar]: [Server; 3],
     discovery: Handle<&'static str, Origin>,
-    news: watch::Sender<&'static str>,
+    scene: watch::Sender<&'static str>,
 ) -> io::Result<[Server; 4]> {
-    let scene = Duration::from_millis(1_500);
-    sleep(scene).await;
-    news.send_replace("amber hangs: it accepts requests and answers none");
+    let pause = Duration::from_millis(1_500);
+    sleep(pause).await;
+    scene.send_replace("amber hangs: it accepts requests and answers none");
     amber.hang();
-    sleep(scene).await;
-    news.send_replace("birch dies: its listener and its connections are closed");
+    sleep(pause).await;
+    scene.send_replace("birch stops: its listener and its connections are closed");
     birch.die().await?;
-    sleep(scene).await;
-    news.send_replace("dune is announced by discovery");
+    sleep(pause).await;
+    scene.send_replace("dune is announced by discovery");
     let dune = Server::start("dune")?;
     discovery.insert(dune.name(), Endpoint::new(dune.origin()));
-    sleep(scene).await;
-    news.send_replace("birch comes back");
+    sleep(pause).await;
+    scene.send_replace("birch serves again");
     birch.come_back()?;
     Ok([amber, birch, cedar, dune])
 }
 
-/// Shows the balancer's view of the servers until all requests are done.
+/// Prints the balancer's statistics until all requests are done.
 async fn show(
     balance: BalanceLayer<Origin, RoundRobin>,
-    news: watch::Receiver<&'static str>,
+    scene: watch::Receiver<&'static str>,
     tally: Arc<Tally>,
 ) -> io::Result<()> {
     let mut table = Table::new();
     let mut frame = interval(Duration::from_millis(100));
     while tally.sent() < CALLERS * REQUESTS_EACH {
         frame.tick().await;
-        let headline = format!("{:>5} requests, {}", tally.sent(), *news.borrow());
+        let headline = format!("{:>5} requests, {}", tally.sent(), *scene.borrow());
         table.draw(&headline, &balance.stats())?;
     }
     Ok(())
 }
 
-/// How the callers fared.
+/// Counts the requests that succeeded and failed.
 #[derive(Debug, Default)]
 struct Tally {
     succeeded: AtomicU32,

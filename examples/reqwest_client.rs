@@ -1,7 +1,7 @@
-//! The shortest real use: one `reqwest::Client` over a list of servers.
+//! One `reqwest::Client` over a list of servers, with retries and timeouts.
 //!
-//! Run it with `cargo run --example reqwest_client`. Of its three servers one is dead, which
-//! no caller notices.
+//! Run it with `cargo run --example reqwest_client`. One of its three servers does not serve, and no
+//! request fails.
 
 mod support;
 
@@ -17,28 +17,28 @@ async fn main() -> Result<(), BoxError> {
     let mut servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
     servers[1].die().await?;
 
-    // Yours are strings from a configuration: `"http://10.0.0.1:8080".parse()?`.
+    // In a program the origins are strings of its configuration: `"http://10.0.0.1:8080".parse()?`.
     let endpoints = servers.iter().map(|server| (server.name(), Endpoint::new(server.origin())));
     let balance = BalanceLayer::new(discover::list(endpoints), RoundRobin::new());
 
-    // A request passes through these from top to bottom, and the order matters:
+    // A request passes these layers from top to bottom:
     let client = ServiceBuilder::new()
-        // 1. A limit to the whole request, all attempts and the waiting in between included.
+        // 1. A limit of the whole request, with all attempts and the waiting between them.
         .timeout(Duration::from_secs(5))
-        // 2. What a retry needs to know to go to another server.
+        // 2. Remembers the servers of a request, so that a retry goes to another.
         .layer(AttemptsLayer::new())
-        // 3. Above the balancer, so that each attempt is a choice of its own.
+        // 3. Above the balancer, so that each attempt is a pick of its own.
         .retry(Retries(2))
-        // 4. A limit to each attempt. Below the retry, or a server that hangs would use up
-        //    the time of all attempts. No shorter than `Health::drop_counts_after`, which is
-        //    one second unless set, or such a server would never be ejected.
+        // 4. A limit of each attempt: below the retry, so that a server that hangs does not use up
+        //    the time of all attempts. No shorter than `Health::drop_counts_after` (default: one
+        //    second): otherwise such a server is never ejected.
         .timeout(Duration::from_secs(1))
         .layer(balance.clone())
-        // `no_proxy` only because these servers are on this very machine.
+        // `no_proxy`, because these servers are on this machine.
         .service(reqwest::Client::builder().no_proxy().build()?);
 
     for number in 1..=9 {
-        // The host in the URL is a mere name: the balancer puts a server's address there.
+        // The balancer replaces the host in the URL with a server's address.
         let request = Request::new(Method::GET, format!("http://forest/tree/{number}").parse()?);
         let response = client.clone().oneshot(request).await?;
         println!("request {number} was answered by {}", response.text().await?);

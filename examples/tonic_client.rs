@@ -1,8 +1,8 @@
 //! A generated gRPC client over several servers.
 //!
 //! Run it with `cargo run --example tonic_client`. It starts three real servers of the
-//! standard gRPC health service, asks them once each, follows a stream, and then lives
-//! through the death of a server.
+//! standard gRPC health service, makes a call to each, reads a stream, and makes further calls after
+//! one server has stopped.
 
 mod support;
 
@@ -26,7 +26,7 @@ type Client = HealthClient<Balance<GrpcChannel<Channel>, RoundRobin>>;
 async fn main() -> Result<(), BoxError> {
     let [first, second, third] = [serve().await?, serve().await?, serve().await?];
 
-    // Each endpoint brings a channel of its own, which connects when it is first used.
+    // Each endpoint has a channel of its own, which connects when it is first used.
     let mut endpoints = Vec::new();
     for address in [first.address, second.address, third.address] {
         let channel = transport::Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
@@ -49,31 +49,31 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks the server whose turn it is. Clones of a client share the endpoints.
+/// Makes a call. Clones of a client share the endpoints.
 async fn check(client: &Client) -> Result<pb::health_check_response::ServingStatus, Status> {
     let response = client.clone().check(HealthCheckRequest::default()).await?;
     Ok(response.into_inner().status())
 }
 
-/// Asks once more if a server was not there. The attempts are noted, so that the second one
-/// goes to another server.
+/// Makes a call, and repeats it once if the server is unavailable. `Attempts` remembers the first
+/// server, so the second call goes to another.
 async fn check_again(client: &Client) -> Result<pb::health_check_response::ServingStatus, Status> {
     let attempts = Attempts::new();
     match attempts.scope(check(client)).await {
         Err(status) if status.code() == Code::Unavailable => {
-            println!("no answer from {}", endpoint(&status).unwrap_or("anyone"));
+            println!("no answer from {}", endpoint(&status).unwrap_or("any server"));
             attempts.scope(check(client)).await
         }
         result => result,
     }
 }
 
-/// Returns the endpoint that a status is about: it is in the sources.
+/// Returns the endpoint of a failed call: the balancer's error is among the sources of the status.
 fn endpoint(status: &Status) -> Option<&str> {
     Error::find_in(status).and_then(Error::endpoint)
 }
 
-/// Follows a stream: it stays with the server that was picked for it.
+/// Reads a stream, which stays with the server that was picked for it.
 async fn follow(client: &Client, servers: [&Running; 3]) -> Result<(), Status> {
     let mut stream = client.clone().watch(HealthCheckRequest::default()).await?.into_inner();
     for status in [ServingStatus::NotServing, ServingStatus::Serving] {

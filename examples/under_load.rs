@@ -1,8 +1,7 @@
-//! Servers that are slow, broken, overloaded or new, and how the balancer feels it.
+//! A balancer over servers that are slow, broken, overloaded or new.
 //!
-//! Run it with `cargo run --example under_load`. It starts four HTTP servers on 127.0.0.1 and
-//! shows, scene by scene, where the requests go and what is told of the servers. It ends by
-//! itself.
+//! Run it with `cargo run --example under_load`. It starts four HTTP servers on 127.0.0.1 and prints,
+//! scene by scene, the shares of the requests and the events. It ends after about 15 seconds.
 
 mod support;
 
@@ -50,24 +49,24 @@ async fn main() -> Result<ExitCode, BoxError> {
     let failed = Arc::new(AtomicU32::new(0));
     let mut table = Table::new();
     let mut scene = async |what: &str| play(what, &balance, &plain, &failed, &mut table).await;
-    scene("all is well").await?;
+    scene("all servers answer").await?;
     amber.slow_down(Duration::from_millis(40));
-    scene("amber takes 40 ms: it gets what it can do").await?;
+    scene("amber takes 40 ms: it gets fewer requests").await?;
     amber.slow_down(Duration::ZERO);
     birch.answer_with(500);
-    scene("birch answers 500 at once: fast, and out all the same").await?;
+    scene("birch answers 500 at once: it is ejected").await?;
     birch.answer_with(200);
     cedar.answer_with(429);
-    scene("cedar says 429: it gets less, and stays in").await?;
+    scene("cedar answers 429: its capacity is reduced").await?;
     cedar.answer_with(200);
     discovery.insert(dune.name(), Endpoint::new(dune.origin()));
-    scene("dune is new: it takes up its share little by little").await?;
+    scene("dune joins: its share rises in slow start").await?;
     dune.die().await?;
-    scene("dune dies: calls and checks notice").await?;
+    scene("dune stops: calls and checks fail").await?;
 
     println!("\n{}", balance.stats());
     let failed = failed.load(Ordering::Relaxed);
-    println!("{failed} requests failed for good.");
+    println!("{failed} requests failed after all retries.");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -75,7 +74,7 @@ fn entry(server: &Server) -> (&'static str, Endpoint<Origin>) {
     (server.name(), Endpoint::new(server.origin()))
 }
 
-/// Short periods suit a short show; elsewhere the defaults are longer.
+/// Builds the balancer. The durations are shorter than the defaults, for a short example.
 fn balance(changes: Changes<&'static str, Origin>) -> Result<Balance, BoxError> {
     let second = Duration::from_secs(1);
     let health = Health::new()
@@ -84,15 +83,15 @@ fn balance(changes: Changes<&'static str, Origin>) -> Result<Balance, BoxError> 
         .slow_start(SlowStart::new(2 * second))
         .outlier_detection(OutlierDetection::new())
         .interval(second);
-    let builder = Builder::new().health(health).on_event(tell);
+    let builder = Builder::new().health(health).on_event(print);
     Ok(builder.layer(changes, PeakEwma::new().decay(second))?)
 }
 
-/// Prints what happens to the servers.
-fn tell(event: &Event) {
+/// Prints an event.
+fn print(event: &Event) {
     match event {
-        Event::Ejected { endpoint, cause, .. } => println!("  - {endpoint} is out: {cause:?}"),
-        Event::Recovered { endpoint, .. } => println!("  - {endpoint} is back"),
+        Event::Ejected { endpoint, cause, .. } => println!("  - {endpoint} is ejected: {cause:?}"),
+        Event::Recovered { endpoint, .. } => println!("  - {endpoint} has recovered"),
         Event::WeightChanged { endpoint, effective_weight, cause, .. } => {
             println!("  - {endpoint} counts as {effective_weight:.2}: {cause:?}");
         }
@@ -101,7 +100,7 @@ fn tell(event: &Event) {
     }
 }
 
-/// Has eight callers call for a while, and shows where their requests go.
+/// Runs eight callers for a while and prints the shares of their requests.
 async fn play(
     what: &str,
     balance: &Balance,

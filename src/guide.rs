@@ -1,10 +1,10 @@
-//! The guide: from the first call to policies of your own. Documentation only.
+//! The guide, from the first call to a policy of your own. It contains documentation only.
 //!
 //! 1. [`start`]: reqwest, hyper and tonic in two minutes.
 //! 2. [`policies`]: which policy, and what each costs.
 //! 3. [`layers`]: timeouts, retries, hedging and limits around a balancer.
-//! 4. [`affinity`]: the same key, the same endpoint.
-//! 5. [`health`]: when endpoints are ejected, and how they come back.
+//! 4. [`affinity`]: how requests of one key stay with one endpoint.
+//! 5. [`health`]: when endpoints are ejected, and how they recover.
 //! 6. [`your_own`]: a policy, a target, a classifier, a source of endpoints.
 //! 7. [`troubleshooting`]: an endpoint without calls, `Service<_>` that is not satisfied, errors.
 //! 8. [`coming_from`]: tower's balancer, tonic, nginx, Envoy, pingora.

@@ -1,15 +1,14 @@
-//! The commonest mistakes, and what the compiler says of them.
+//! Common mistakes show a sentence of this crate among the compiler's errors.
 //!
 //! Each file of `tests/mistakes/` is one mistake. Its first line, `//! expects: …`, is a part of
-//! the sentence that this crate gives to the compiler by `#[diagnostic::on_unimplemented]`.
-//! With `--cfg mistake` the file must not compile, and the sentence must be among the errors;
-//! without it the file must compile, so that nothing but the mistake is wrong. The compiler's own
-//! words are not compared: they change from version to version.
+//! a sentence of `#[diagnostic::on_unimplemented]` in this crate. With `--cfg mistake` the file
+//! does not compile, and the sentence is among the errors. Without it the file compiles, so the
+//! mistake is the only error. The compiler's own words are not compared: they change from version
+//! to version.
 //!
-//! The compiler is called directly with the libraries that this test is built with. Cargo names
-//! them; it builds nothing anew.
+//! The test runs the compiler with the libraries that it was built with. Cargo lists their paths
+//! and builds nothing.
 
-use serde_json::Value;
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -18,8 +17,9 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 
+use serde_json::Value;
+
 #[test]
-#[ignore = "until the sentences of all ten are written"]
 fn each_mistake_is_explained() {
     let compiler = Compiler::new();
     let mistakes = mistakes();
@@ -61,22 +61,24 @@ impl Compiler {
         Self { libraries: libraries(&folder), folder }
     }
 
-    /// Returns what is wrong with the error of one mistake, if anything is.
+    /// Returns why one mistake fails the test; none if it passes.
     fn finding(&self, file: &Path) -> Option<String> {
         let source = fs::read_to_string(file).expect("a file");
         let first = source.lines().next().unwrap_or_default();
         let expected = first.strip_prefix("//! expects: ").expect("a first line `//! expects: …`");
-        let mended = self.compile(file, &[]);
-        if !mended.status.success() {
-            return Some(report(file, "does not compile without its mistake", &mended));
+        let corrected = self.compile(file, &[]);
+        if !corrected.status.success() {
+            return Some(report(file, "does not compile without its mistake", &corrected));
         }
         let output = self.compile(file, &["--cfg", "mistake"]);
         if output.status.success() {
             return Some(report(file, "compiles with its mistake", &output));
         }
         let text = words(&String::from_utf8_lossy(&output.stderr));
-        let found = text.contains(&words(expected));
-        (!found).then(|| report(file, &format!("has no error with `{expected}`"), &output))
+        if text.contains(&words(expected)) {
+            return None;
+        }
+        Some(report(file, &format!("has no error with `{expected}`"), &output))
     }
 
     fn compile(&self, file: &Path, more: &[&str]) -> Output {
@@ -102,7 +104,7 @@ fn report(file: &Path, what: &str, output: &Output) -> String {
     format!("{name} {what}:\n{}", String::from_utf8_lossy(&output.stderr))
 }
 
-/// Asks cargo for the libraries that this test is built with.
+/// Returns the libraries that this test is built with, by name, from the messages of cargo.
 fn libraries(folder: &Path) -> BTreeMap<String, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -118,7 +120,7 @@ fn libraries(folder: &Path) -> BTreeMap<String, String> {
     messages.iter().filter_map(library).collect()
 }
 
-/// Returns the flags that lead cargo to the same profile and target again.
+/// Returns the flags with which cargo builds for the profile and target of this test.
 fn profile(folder: &Path) -> Vec<String> {
     let names: Vec<_> = folder.iter().map(|name| name.to_string_lossy()).collect();
     let [.., parent, profile, _deps] = &names[..] else { return Vec::new() };
@@ -132,10 +134,13 @@ fn profile(folder: &Path) -> Vec<String> {
     flags
 }
 
+/// Returns name and path of the library that a message of cargo reports.
 fn library(message: &Value) -> Option<(String, String)> {
-    let is_library = message["target"]["crate_types"][0] == "lib";
+    if message["target"]["crate_types"][0] != "lib" {
+        return None;
+    }
     let files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
     let file = files.into_iter().find(|file| file.ends_with(".rlib"))?;
     let name = message["target"]["name"].as_str()?.replace('-', "_");
-    is_library.then(|| (name, file.to_owned()))
+    Some((name, file.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Real servers of the standard gRPC health service, on the loopback interface.
+//! Servers of the standard gRPC health service, on the loopback interface.
 
 use std::net::SocketAddr;
 
@@ -30,8 +30,8 @@ pub(crate) async fn serve() -> Result<Running, BoxError> {
     let server = Server::builder().add_service(service).serve_with_incoming_shutdown(
         TcpListenerStream::new(listener),
         async {
-            // A server whose handle is dropped stops as well.
-            let _told = stopped.await;
+            // Also ends when the sender is dropped.
+            let _stopped = stopped.await;
         },
     );
     Ok(Running { address, health, stop, task: tokio::spawn(server) })
@@ -40,7 +40,7 @@ pub(crate) async fn serve() -> Result<Running, BoxError> {
 impl Running {
     /// Closes the listener, and the connections once their calls have ended.
     pub(crate) async fn stop(self) -> Result<(), BoxError> {
-        let _already_gone = self.stop.send(());
+        let _already_stopped = self.stop.send(());
         Ok(self.task.await??)
     }
 }

@@ -1,4 +1,4 @@
-//! What the examples need besides a balancer: servers to call, and something to look at.
+//! Servers, a retry policy and a table for the examples.
 
 #![allow(dead_code, reason = "each example uses a part of this")]
 

@@ -1,4 +1,4 @@
-//! When a request is sent again.
+//! A retry policy for failed requests.
 
 use std::future::{Ready, ready};
 
@@ -7,8 +7,8 @@ use tower::retry::Policy;
 
 /// Sends a request again if it failed, up to this many times.
 ///
-/// Right for requests that may safely be repeated, as every GET here. tower clones the
-/// policy for each request, so the number is counted per request.
+/// For requests that are safe to repeat, such as the GETs here. tower clones the policy for each
+/// request, so each has a count of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Retries(pub(crate) u32);
 
@@ -20,7 +20,7 @@ impl<E> Policy<Request, Response, E> for Retries {
         _request: &mut Request,
         result: &mut Result<Response, E>,
     ) -> Option<Self::Future> {
-        // A status of 429 or 5xx is an answer, and no good one.
+        // 429 and 5xx count as failures, too.
         let refused = |status: StatusCode| status.is_server_error() || status.as_u16() == 429;
         if result.as_ref().is_ok_and(|response| !refused(response.status())) {
             return None;

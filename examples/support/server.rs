@@ -1,4 +1,4 @@
-//! Real HTTP servers on the loopback interface, with a few ways to misbehave.
+//! HTTP servers on the loopback interface that can hang, slow down, fail and stop.
 
 use std::{
     convert::Infallible,
@@ -36,10 +36,10 @@ pub(crate) struct Server {
     name: &'static str,
     address: SocketAddr,
     manner: Arc<Manner>,
-    /// While it is up. It serves until the sender is dropped.
+    /// While it serves, which ends when the sender is dropped.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    /// While it is down: bound, so that nobody else gets the port, but not listening.
-    /// Connections are refused.
+    /// While it does not serve: bound, so that no other process gets the port, but not listening, so
+    /// connections are refused.
     port: Option<TcpSocket>,
 }
 
@@ -72,27 +72,27 @@ impl Server {
         self.name
     }
 
-    /// Returns where the server is, as a target for a balancer.
+    /// Returns the URL of the server as a target.
     pub(crate) fn origin(&self) -> Origin {
         format!("http://{}", self.address).parse().expect("an address makes an origin")
     }
 
-    /// From now on accepts requests and never answers them.
+    /// Accepts requests from now on without an answer.
     pub(crate) fn hang(&self) {
         self.manner.hung.store(true, Ordering::Relaxed);
     }
 
-    /// From now on takes so long for each answer.
+    /// Delays each answer from now on.
     pub(crate) fn slow_down(&self, delay: Duration) {
         self.manner.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers with this status; 429 with the wish for a second of rest.
+    /// Answers with this status from now on; 429 comes with a `Retry-After` of one second.
     pub(crate) fn answer_with(&self, status: u16) {
         self.manner.status.store(status, Ordering::Relaxed);
     }
 
-    /// Closes the listener and all connections, as a process that dies does.
+    /// Closes the listener and all connections, as the end of a process does.
     pub(crate) async fn die(&mut self) -> io::Result<()> {
         if let Some((stop, task)) = self.running.take() {
             drop(stop);
@@ -122,7 +122,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Accepts connections, and owns them: when this ends, they are closed.
+/// Accepts connections until `stopped`, then closes them.
 async fn accept(
     listener: TcpListener,
     name: &'static str,
@@ -162,6 +162,6 @@ async fn serve(stream: TcpStream, name: &'static str, manner: Arc<Manner>) {
         }
         Ok::<_, Infallible>(response)
     });
-    // How a connection ends is the client's business.
+    // An error of the connection also ends it.
     let _ended = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
 }

@@ -1,4 +1,4 @@
-//! A small table of a balancer's statistics that is redrawn in place.
+//! A table of a balancer's statistics, redrawn in place.
 
 use std::{
     collections::HashMap,
@@ -12,20 +12,21 @@ use counterpoise::{
     observe::{EndpointState, EndpointStats},
 };
 
-/// Draws statistics: in place on a terminal, and as one line now and then elsewhere.
+/// Draws statistics: on a terminal in place, elsewhere as a line for each tenth frame.
 #[derive(Debug)]
 pub(crate) struct Table {
     in_place: bool,
     frames: u32,
-    /// How many lines the last frame has, to be drawn over.
+    /// How many lines the last frame has, which the next overwrites.
     height: usize,
     /// The picks at the last frame: shares are those of the time since then.
     picks: HashMap<Arc<str>, u64>,
 }
 
-/// Off a terminal, one in so many frames is printed.
+/// One in so many frames is printed if the output is not a terminal: one a second.
 const SPARSE: u32 = 10;
 
+/// The width of a full bar, in characters.
 const BAR: usize = 20;
 
 impl Table {
@@ -76,7 +77,7 @@ impl Table {
             height => format!("\x1b[{height}A"),
         };
         for line in &lines {
-            // Each line erases what the last frame has left of it.
+            // Each line erases the former line.
             let _infallible = writeln!(frame, "\x1b[2K{line}");
         }
         self.height = lines.len();
@@ -111,7 +112,7 @@ fn line(headline: &str, stats: &Stats, shares: &[f64]) -> String {
     line
 }
 
-/// Failures, and calls that were given up: a timeout is a drop to the balancer.
+/// Returns failures and drops: a timeout above the balancer drops the call.
 fn missed(endpoint: &EndpointStats) -> u64 {
     endpoint.failures + endpoint.drops
 }

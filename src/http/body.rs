@@ -1,4 +1,4 @@
-//! Bodies that are followed to the end of their call.
+//! Judges that end a call within or after the body of its response.
 
 use std::{
     fmt,
@@ -19,13 +19,12 @@ use crate::{
     http::{ClassifyBody, ClassifyEnd, Head},
 };
 
-/// Ends a call with the first data of its body: for streams that begin when work is done, and then
-/// take long.
+/// Ends a call at the first data of its body.
 ///
-/// A body that ends or breaks off before counts as by [`AtBodyEnd`]. What comes after the first
-/// data is not judged.
+/// For streams whose first data shows that the endpoint works, and which then stay open. A body that
+/// ends or breaks off before its first data counts as by [`AtBodyEnd`]; the rest is not judged.
 ///
-/// For `http::Response`. The response has another type of body, [`Tracked`].
+/// For `http::Response`. The body of the response becomes [`Tracked`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AtFirstData<K> {
     classify: K,
@@ -33,17 +32,16 @@ pub struct AtFirstData<K> {
 
 /// Ends a call at the end of its body, after the trailers.
 ///
-/// What the [classifier](ClassifyBody) says of the head counts at once, if that is more than
-/// "good so far"; the call stays in flight until the body ends. A body that breaks off is a
-/// failure. Dropping it ends the call; that is no failure of the endpoint, whose head was
-/// good: it neither raises nor clears the count, and a trial has succeeded. While the body of a
-/// trial is open, no other call tries the endpoint, for at most
-/// [`base_ejection`](crate::Health::base_ejection).
+/// If the [classifier](ClassifyBody) knows the outcome from the head, it counts at once; the call
+/// stays in flight until the body ends. A body that breaks off is a failure. If the caller drops the
+/// body after a good head, the call ends without a failure: the count of failures stays as it is,
+/// and a trial has succeeded. While the body of a trial is open, no other call is a trial of the
+/// endpoint, for at most [`base_ejection`](crate::Health::base_ejection).
 ///
-/// For streams that are open for long, rather use [`AtFirstData`] beside
-/// [`PeakEwma`](crate::policy::PeakEwma): their whole time would count as latency.
+/// For streams that stay open, use [`AtFirstData`] beside [`PeakEwma`](crate::policy::PeakEwma):
+/// otherwise their whole time counts as latency.
 ///
-/// For `http::Response`. The response has another type of body, [`Tracked`].
+/// For `http::Response`. The body of the response becomes [`Tracked`].
 ///
 /// ```
 /// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder};
@@ -117,7 +115,7 @@ where
     }
 }
 
-/// Ends a call that failed; else judges the head and has the body followed.
+/// Ends a call that failed; otherwise judges the head and wraps the body.
 fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
     classify: &K,
     guard: &mut Guard,
@@ -134,6 +132,7 @@ fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
     }
 }
 
+/// Judges the head and wraps the body, unless it has ended.
 fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
     classify: &K,
     guard: &mut Guard,
@@ -165,10 +164,10 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
 }
 
 pin_project! {
-    /// A body whose end ends the call.
+    /// A response body that ends its call.
     ///
-    /// Data, trailers, size hint and errors are those of the body inside. Dropping it ends the
-    /// call. One that is made by `Default` belongs to no call.
+    /// Data, trailers, size hint and errors are those of the body inside. To drop it ends the call. A
+    /// body from `Default` belongs to no call.
     pub struct Tracked<B, E: ClassifyEnd> {
         #[pin]
         inner: B,
@@ -176,7 +175,7 @@ pin_project! {
     }
 }
 
-/// What is left of a call whose response has begun.
+/// The part of a call after the head of its response.
 struct Follower<E: ClassifyEnd> {
     guard: Guard,
     /// Judges the end; none if the outcome is known from the head.
@@ -185,8 +184,8 @@ struct Follower<E: ClassifyEnd> {
 }
 
 impl<E: ClassifyEnd> Follower<E> {
-    /// Looks at what came of the body; returns whether the call is over.
-    fn see<D, X>(
+    /// Ends the call if this frame ends it; returns whether it does.
+    fn judge<D, X>(
         &mut self,
         frame: Option<&Result<Frame<D>, X>>,
         is_last: impl FnOnce() -> bool,
@@ -194,18 +193,22 @@ impl<E: ClassifyEnd> Follower<E> {
         match frame {
             None => self.end(None),
             Some(Err(_)) => self.close(Outcome::Failure),
-            Some(Ok(frame)) => match frame.trailers_ref() {
-                Some(trailers) => self.end(Some(trailers)),
-                None if self.to_first_data => self.close(Outcome::Success),
-                None if is_last() => self.end(None),
-                None => return false,
-            },
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.end(Some(trailers));
+                } else if self.to_first_data {
+                    self.close(Outcome::Success);
+                } else if is_last() {
+                    self.end(None);
+                } else {
+                    return false;
+                }
+            }
         }
         true
     }
 
-    /// Runs the body's code. If it panics, that is a failure, unless the outcome is
-    /// known from the head.
+    /// Runs the body's code. A panic in it is a failure, unless the outcome is known from the head.
     fn inside<R>(&mut self, work: impl FnOnce() -> R) -> R {
         match self.end {
             Some(_) => self.guard.inside(work),
@@ -213,6 +216,7 @@ impl<E: ClassifyEnd> Follower<E> {
         }
     }
 
+    /// Ends the call at the end of the body.
     fn end(&mut self, trailers: Option<&HeaderMap>) {
         match self.end.take() {
             Some(end) => {
@@ -223,6 +227,7 @@ impl<E: ClassifyEnd> Follower<E> {
         }
     }
 
+    /// Ends the call before the end of the body.
     fn close(&mut self, outcome: Outcome) {
         match self.end.take() {
             Some(_) => self.guard.close(outcome),
@@ -251,7 +256,7 @@ impl<B: Body, E: ClassifyEnd> Body for Tracked<B, E> {
         let mut this = self.project();
         let Some(follower) = this.follower else { return this.inner.poll_frame(cx) };
         let frame = ready!(follower.inside(|| this.inner.as_mut().poll_frame(cx)));
-        if follower.see(frame.as_ref(), || this.inner.is_end_stream()) {
+        if follower.judge(frame.as_ref(), || this.inner.is_end_stream()) {
             *this.follower = None;
         }
         Poll::Ready(frame)

@@ -9,8 +9,8 @@ use crate::{
 /// client.
 ///
 /// Like [`Direct`](crate::Direct), but judged by [`Grpc`] statuses, in the head or in the trailers:
-/// a server that answers `UNAVAILABLE` is ejected. A generated client takes the balancer as it
-/// takes a channel. Each call clones the channel, which must be `Send` and `Sync`.
+/// `UNAVAILABLE`, for example, is a failure. A generated client takes the balancer in place of a
+/// channel. Each call clones the channel, which must be `Send` and `Sync`.
 ///
 /// ```
 /// use counterpoise::{discover, http::GrpcChannel, policy::RoundRobin, Balance, Endpoint};

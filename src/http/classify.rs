@@ -1,4 +1,4 @@
-//! What the body of a response says, beyond its head.
+//! Classifiers of responses with their bodies.
 
 use http::{HeaderMap, Response};
 
@@ -7,46 +7,46 @@ use crate::health::{
     outcome::Outcome,
 };
 
-/// Classifies responses whose bodies are followed, by [`AtBodyEnd`](super::AtBodyEnd).
+/// Classifies responses with their bodies, for [`AtBodyEnd`](super::AtBodyEnd) and
+/// [`AtFirstData`](super::AtFirstData).
 ///
-/// Closures and most classifiers judge the head alone; their responses count as what the head
-/// says, and a body that breaks off is a failure. [`Grpc`](super::Grpc) looks into the
-/// trailers.
+/// Closures and most classifiers judge the head alone: a good head is a success once the body has
+/// ended, and a body that breaks off is a failure. [`Grpc`](super::Grpc) reads the trailers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify responses with bodies of type `{B}` or the error `{Err}`",
     note = "give `AtBodyEnd` and `AtFirstData` an `http::Status`, an `http::Grpc`, or a closure over `Result<&http::Response<{B}>, &{Err}>` with its types written out"
 )]
 pub trait ClassifyBody<B, Err>: Classify<Response<B>, Err> {
-    /// What is kept of the head until the body ends.
+    /// The data of the head that the judgement at the end needs.
     type End: ClassifyEnd;
 
-    /// Judges the head, or leaves the judgement to the end.
+    /// Judges the head, or defers the judgement to the end.
     fn classify_head(&self, head: &Response<B>) -> Head<Self::End>;
 }
 
-/// What the head of a response says.
+/// The judgement of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Head<E> {
-    /// This, and what follows says no more.
+    /// The outcome of the call, whatever follows.
     Known(Outcome),
-    /// Nothing yet: the end decides.
+    /// None yet: the end of the body decides.
     Open(E),
 }
 
-/// Judges the end of a body that did not break off.
+/// Judges the end of a body that has not broken off.
 pub trait ClassifyEnd {
-    /// Returns the outcome of the call; `trailers` are those that came, if any.
+    /// Returns the outcome of the call; `trailers` is none if the body has none.
     fn classify_end(self, trailers: Option<&HeaderMap>) -> Outcome;
 }
 
-/// The head was good, and a body that ends is good, too.
+/// After a good head, a body that ends is a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GoodHead;
 
 impl GoodHead {
-    /// Leaves a success open until the body has come whole; anything else is known.
+    /// Defers a success to the end of the body; any other outcome is known.
     fn of(outcome: Outcome) -> Head<Self> {
         match outcome {
             Outcome::Success => Head::Open(Self),

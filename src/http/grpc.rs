@@ -4,29 +4,28 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::health::{classify::Classify, outcome::Outcome};
-use crate::http::{
+use super::{
     ClassifyBody, ClassifyEnd, Head,
-    status::{overload, whole},
+    status::{digits, overload},
 };
+use crate::health::{classify::Classify, outcome::Outcome};
 
-/// Classifies gRPC responses by `grpc-status`, wherever it is.
+/// Classifies gRPC responses by `grpc-status`, in the head or in the trailers.
 ///
 /// | status | outcome |
 /// |---|---|
 /// | `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS` | failure |
 /// | `RESOURCE_EXHAUSTED`; `UNAVAILABLE` with `grpc-retry-pushback-ms` | [overload](Outcome::Overload), for as long as `grpc-retry-pushback-ms` says |
-/// | `CANCELLED` | neutral: the caller's doing |
-/// | `OK`, and what the application refuses: `NOT_FOUND`, `PERMISSION_DENIED`, … | success |
-/// | no status at all, also not in the trailers | neutral |
+/// | `CANCELLED` | neutral: the caller ended the call |
+/// | `OK`, and refusals of the application: `NOT_FOUND`, `PERMISSION_DENIED`, … | success |
+/// | no status, in neither place | neutral |
 ///
-/// A response that is no gRPC, because its HTTP status is not 200, counts as gRPC clients
-/// map it: 429 is overload, other refusals are successes, 404, 502, 503 and 504 and everything
-/// else failures.
+/// A response with another HTTP status than 200 is not gRPC and counts as gRPC clients map it: 429
+/// is overload, 401 and 403 are successes, and all others failures.
 ///
-/// A server that answers with a message sends the status in the trailers, behind the body:
-/// [`AtBodyEnd`](super::AtBodyEnd) sees it, which is the default for
-/// [`GrpcChannel`](super::GrpcChannel). At the head, a head without a status is a success.
+/// With a message the status comes in the trailers, after the body: only
+/// [`AtBodyEnd`](super::AtBodyEnd) reads it, the default for [`GrpcChannel`](super::GrpcChannel).
+/// Judged at the head, a head without a status is a success.
 ///
 /// ```
 /// use counterpoise::{http::{AtBodyEnd, Grpc}, Builder, Outcome};
@@ -67,8 +66,9 @@ impl Grpc {
         Self { outcomes }
     }
 
-    /// Sets the outcome of a status by its number, from 0 (`OK`) to 16; others are ignored,
-    /// and count as 2 (`UNKNOWN`) when they come.
+    /// Sets the outcome of a status, by its number from 0 (`OK`) to 16 (`UNAUTHENTICATED`).
+    ///
+    /// Other numbers are ignored here; in a response they count as 2 (`UNKNOWN`).
     #[must_use]
     pub const fn with(mut self, code: usize, outcome: Outcome) -> Self {
         if code < CODES {
@@ -77,19 +77,19 @@ impl Grpc {
         self
     }
 
-    /// Returns what a status says, if there is one.
+    /// Returns the outcome of a status; none without a status.
     fn outcome(&self, headers: &HeaderMap) -> Option<Outcome> {
         let status = headers.get("grpc-status")?.to_str().ok().and_then(|text| text.parse().ok());
         let code = status.filter(|&code: &usize| code < CODES).unwrap_or(UNKNOWN);
-        let asked = || pushback(headers).map(Outcome::OverloadFor);
+        let overload_for = || pushback(headers).map(Outcome::OverloadFor);
         Some(match self.outcomes[code] {
-            Outcome::Overload => asked().unwrap_or(Outcome::Overload),
-            Outcome::Failure if code == UNAVAILABLE => asked().unwrap_or(Outcome::Failure),
+            Outcome::Overload => overload_for().unwrap_or(Outcome::Overload),
+            Outcome::Failure if code == UNAVAILABLE => overload_for().unwrap_or(Outcome::Failure),
             outcome => outcome,
         })
     }
 
-    /// Returns what a head says, if it says anything.
+    /// Returns the outcome of a head; none if it does not decide.
     fn head(&self, status: StatusCode, headers: &HeaderMap) -> Option<Outcome> {
         match status.as_u16() {
             200 => self.outcome(headers),
@@ -100,17 +100,16 @@ impl Grpc {
     }
 }
 
-/// Reads for how long the server wants to be left alone; a negative number, which forbids
-/// retries, says nothing of that.
+/// Reads the duration of push-back (gRFC A6); a negative number forbids retries and has no duration.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
-    Some(Duration::from_millis(whole(text)?))
+    Some(Duration::from_millis(digits(text)?))
 }
 
 impl<B, Err> Classify<Response<B>, Err> for Grpc {
     fn classify(&self, result: Result<&Response<B>, &Err>) -> Outcome {
-        let said = |head: &Response<B>| self.head(head.status(), head.headers());
-        result.map_or(Outcome::Failure, |head| said(head).unwrap_or(Outcome::Success))
+        let Ok(head) = result else { return Outcome::Failure };
+        self.head(head.status(), head.headers()).unwrap_or(Outcome::Success)
     }
 }
 
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_told_apart() {
+    fn each_code_has_its_outcome() {
         for code in [0, 3, 5, 6, 7, 9, 10, 11, 12, 16] {
             assert_eq!(at_head(&[("grpc-status", &code.to_string())]), Outcome::Success, "{code}");
         }
@@ -157,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn pushback_is_heeded() {
-        let asked = |code, ms| at_head(&[("grpc-status", code), ("grpc-retry-pushback-ms", ms)]);
+    fn pushback_sets_the_duration_of_overload() {
+        let outcome = |code, ms| at_head(&[("grpc-status", code), ("grpc-retry-pushback-ms", ms)]);
         let wait = Outcome::OverloadFor(Duration::from_millis(1500));
-        assert_eq!([asked("8", "1500"), asked("14", "1500")], [wait; 2]);
-        assert_eq!(asked("13", "1500"), Outcome::Failure);
+        assert_eq!([outcome("8", "1500"), outcome("14", "1500")], [wait; 2]);
+        assert_eq!(outcome("13", "1500"), Outcome::Failure);
         let longest = Outcome::OverloadFor(Duration::from_millis(u64::MAX));
-        assert_eq!(asked("8", "999999999999999999999999999999"), longest);
-        assert_eq!([asked("8", "-1"), asked("8", "x")], [Outcome::Overload; 2]);
-        assert_eq!(asked("14", "-1"), Outcome::Failure);
+        assert_eq!(outcome("8", "999999999999999999999999999999"), longest);
+        assert_eq!([outcome("8", "-1"), outcome("8", "x")], [Outcome::Overload; 2]);
+        assert_eq!(outcome("14", "-1"), Outcome::Failure);
     }
 
     #[test]
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_grpc_goes_by_its_http_status() {
+    fn responses_that_are_not_grpc_count_by_their_http_status() {
         let outcome = |code| {
             let response = Response::builder().status(code).body(()).unwrap();
             Grpc::new().classify(Ok::<_, &()>(&response))

@@ -1,7 +1,7 @@
-//! Keys of HTTP requests, for the policies that keep a key with one endpoint.
+//! Affinity keys of HTTP requests.
 //!
-//! Each works on [`http::Request`] and, with the feature `reqwest`, on
-//! `reqwest::Request`. They are put together by [`Combine`](crate::policy::affinity::Combine).
+//! Each works on [`http::Request`] and, with the feature `reqwest`, on `reqwest::Request`.
+//! [`Combine`](crate::policy::affinity::Combine) makes one key of two.
 //!
 //! ```
 //! use counterpoise::{http::key, policy::affinity::{Combine, RingHash}};
@@ -16,33 +16,33 @@ use http::{
 
 use crate::policy::affinity::{Affinity, Key, Keyed, Structure};
 
-/// The value of a header; with several values, the first.
+/// The key is the value of a header; of several values, the first.
 ///
-/// The name is taken in any case; one that is no header name is never there.
+/// The case of the name does not matter. No request has a header whose name is not valid.
 #[must_use]
 pub fn header(name: &str) -> Header {
     Header(name.parse().ok())
 }
 
-/// The path, without the query.
+/// The key is the path, without the query.
 #[must_use]
 pub const fn path() -> Path {
     Path
 }
 
-/// The value of a query parameter, as it is in the URL, not decoded; with several, the first.
+/// The key is the value of a query parameter, not decoded; of several values, the first.
 #[must_use]
 pub fn query(name: &str) -> Query {
     Query(name.to_owned())
 }
 
-/// The value of a cookie; with several, the first.
+/// The key is the value of a cookie; of several values, the first.
 #[must_use]
 pub fn cookie(name: &str) -> Cookie {
     Cookie(name.to_owned())
 }
 
-/// The host that the request was made for: of its URL, or else of its `Host` header.
+/// The key is the host of the request: of its URL, or else of its `Host` header.
 #[must_use]
 pub const fn host() -> Host {
     Host
@@ -78,7 +78,7 @@ impl<S: Structure + Default> Keyed<Header, S> {
     }
 }
 
-/// A request of which the keys are taken. Sealed: implemented for `http::Request` and
+/// An HTTP request with a key. Sealed: implemented for `http::Request` and
 /// `reqwest::Request`.
 pub trait HttpRequest: sealed::HttpRequest {}
 

@@ -1,17 +1,14 @@
-//! HTTP targets: one shared client, pointed at the endpoint that was picked.
+//! HTTP and gRPC: targets, classifiers, and judges of response bodies.
 //!
-//! An [`Origin`] is a scheme and an authority, with an optional base path. Attached to a
-//! client it redirects each request there: path and query are kept, and the base path is
-//! put in front.
+//! An [`Origin`] is a scheme and an authority, with an optional base path. Its service puts them into
+//! the URL of each request before the shared client sends it; path and query stay.
 //!
 //! # TLS
 //!
-//! The name in the URL is also what a TLS certificate is checked against. For `http://`, and
-//! for endpoints that have certificates of their own names, one shared client and an
-//! `Origin` per endpoint is all it takes. For several IP addresses behind *one* TLS name,
-//! pointing the URL at an address would ask for the wrong certificate: give each endpoint a
-//! client of its own instead, in which the name resolves to that address, with
-//! [`Direct`](crate::Direct):
+//! A client checks the TLS certificate against the name in the URL. For `http://`, and for endpoints
+//! with certificates of their own names, use one shared client and an `Origin` per endpoint. For
+//! several IP addresses behind *one* TLS name the URL must keep the name: give each endpoint a client
+//! of its own, in which the name resolves to that address, with [`Direct`](crate::Direct):
 //!
 //! ```
 //! # #[cfg(feature = "reqwest")]
@@ -31,6 +28,7 @@
 //! # }
 //! ```
 
+mod at_origin;
 mod body;
 mod channel;
 mod classify;
@@ -43,11 +41,12 @@ mod status;
 #[cfg(feature = "tower-http")]
 mod tower_http;
 
+pub use at_origin::AtOrigin;
 pub use body::{AtBodyEnd, AtFirstData, Tracked};
 pub use channel::GrpcChannel;
 pub use classify::{ClassifyBody, ClassifyEnd, GoodHead, Head};
 pub use grpc::Grpc;
-pub use origin::{AtOrigin, Origin, OriginError};
+pub use origin::{Origin, OriginError};
 pub use status::Status;
 #[cfg(feature = "tower-http")]
 pub use tower_http::{ByTowerHttp, TowerHttpEnd};

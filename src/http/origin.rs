@@ -1,28 +1,18 @@
 //! An HTTP endpoint: scheme, authority and base path.
 
-use std::{
-    error::Error as StdError,
-    fmt,
-    str::FromStr,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{error::Error as StdError, fmt, str::FromStr, sync::Arc};
 
 use http::{
     HeaderValue, Request, Uri,
     header::HOST,
     uri::{Authority, Parts, PathAndQuery, Scheme},
 };
-use tower_service::Service;
 
-use crate::{call::AtHead, endpoint::Target, http::Status};
-
-/// An HTTP endpoint that a shared client is pointed at: `http://10.0.0.1:8080/base`.
+/// An HTTP endpoint of a shared client, by its URL: `http://10.0.0.1:8080/base`.
 ///
-/// Each request gets the scheme and the authority of the origin. Path and query stay as
-/// they are, behind the base path if there is one. A `Host` header that the request brings
-/// is kept; without one the client sends the endpoint's authority, or, with
-/// [`preserve_host`](Self::preserve_host), the one that the request was made for.
+/// Each request gets the scheme and the authority of the origin. Path and query stay, after the base
+/// path if there is one. A `Host` header of the request stays; without one the client sends the
+/// endpoint's authority, or, with [`preserve_host`](Self::preserve_host), that of the request's URL.
 ///
 /// Works with clients of [`http::Request`], such as hyper-util's, and with the feature
 /// `reqwest` for `reqwest::Client`. See the [module](crate::http) on TLS.
@@ -50,7 +40,7 @@ pub(super) struct Inner {
     pub(super) url: reqwest::Url,
 }
 
-/// A string that is no HTTP origin.
+/// The error for a string that is not an HTTP origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginError {
     text: String,
@@ -58,11 +48,11 @@ pub struct OriginError {
 }
 
 impl Origin {
-    /// Sets whether a request without a `Host` header gets one with the authority that it
-    /// was made for, instead of the endpoint's. Default: false.
+    /// Sets whether a request without a `Host` header gets one with the authority of its URL, instead
+    /// of the endpoint's.
     ///
-    /// For servers that distinguish virtual hosts by the name, behind addresses. A request
-    /// that was made for no authority is left alone.
+    /// Default: false. For servers at addresses that distinguish virtual hosts by the name. A request
+    /// whose URL has no authority gets no header.
     #[must_use]
     pub fn preserve_host(mut self, preserve: bool) -> Self {
         Arc::make_mut(&mut self.0).preserve_host = preserve;
@@ -75,13 +65,13 @@ impl Origin {
         &self.0.scheme
     }
 
-    /// Returns the host, with the port if one was given.
+    /// Returns the host, with the port if the URL has one.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.0.authority
     }
 
-    /// Returns host and port, also where the URL leaves the port out: as for a TCP connection.
+    /// Returns host and port, as for a TCP connection; without a port in the URL, that of the scheme.
     ///
     /// ```
     /// # fn main() -> Result<(), counterpoise::http::OriginError> {
@@ -112,8 +102,8 @@ impl Origin {
         self.0.preserve_host
     }
 
-    /// Points a request here.
-    fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
+    /// Changes the URL of a request to this origin. Errors if the path is too long.
+    pub(super) fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
         let Parts { authority, path_and_query, .. } =
             std::mem::take(request.uri_mut()).into_parts();
         let uri = Uri::builder()
@@ -143,6 +133,7 @@ impl Origin {
     }
 }
 
+/// Returns an authority without its user name.
 fn without_user(authority: &str) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
@@ -219,85 +210,6 @@ impl fmt::Display for OriginError {
 
 impl StdError for OriginError {}
 
-#[diagnostic::do_not_recommend]
-impl<C: Clone> Target<C> for Origin {
-    type Service = AtOrigin<C>;
-    type Judge = AtHead<Status>;
-
-    fn attach(&self, client: &C) -> AtOrigin<C> {
-        AtOrigin { origin: self.clone(), client: client.clone() }
-    }
-}
-
-/// A client that is pointed at an [`Origin`].
-#[derive(Debug, Clone)]
-pub struct AtOrigin<C> {
-    pub(super) origin: Origin,
-    pub(super) client: C,
-}
-
-pub(super) mod sealed {
-    use std::{
-        future::Future,
-        task::{Context, Poll},
-    };
-
-    use tower_service::Service;
-
-    /// A client under the balancer that takes these requests.
-    #[allow(unnameable_types, reason = "only a better error of the compiler")]
-    #[diagnostic::on_unimplemented(
-        message = "`{Self}` is not a client for requests of type `{Req}`",
-        label = "an `http::Origin` needs a client under the balancer",
-        note = "an `http::Origin` is reached through the client that `BalanceLayer` wraps: use `BalanceLayer`, not `Balance::new`",
-        note = "clients of `http::Request` need counterpoise's feature `http`, `reqwest::Client` the feature `reqwest`"
-    )]
-    pub trait Client<Req> {
-        type Response;
-        type Error;
-        type Future: Future<Output = Result<Self::Response, Self::Error>>;
-
-        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
-
-        fn call(&mut self, request: Req) -> Self::Future;
-    }
-
-    #[diagnostic::do_not_recommend]
-    impl<C: Service<Req>, Req> Client<Req> for C {
-        type Response = C::Response;
-        type Error = C::Error;
-        type Future = C::Future;
-
-        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-            Service::poll_ready(self, cx)
-        }
-
-        fn call(&mut self, request: Req) -> C::Future {
-            Service::call(self, request)
-        }
-    }
-}
-
-impl<C, B> Service<Request<B>> for AtOrigin<C>
-where
-    C: sealed::Client<Request<B>>,
-{
-    type Response = C::Response;
-    type Error = C::Error;
-    type Future = C::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.client.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> C::Future {
-        // Only a path beyond the length limit can fail. The request is then left with a URI
-        // that has no authority: clients refuse it, and no other server gets it by mistake.
-        let _too_long = self.origin.redirect(&mut request);
-        self.client.call(request)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_kept_when_asked_for() {
+    fn hosts_are_kept_if_the_origin_preserves_them() {
         let origin: Origin = "http://h:1".parse().unwrap();
         let host = |origin: &Origin, own: Option<&str>| {
             let mut request = Request::builder().uri("http://user@service:9/").body(()).unwrap();

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, header::HOST};
 use reqwest::{Request, Url};
 use tower_service::Service;
 
-use crate::http::{AtOrigin, Origin, key::sealed::HttpRequest, origin::sealed};
+use super::{AtOrigin, Origin, at_origin::sealed, key::sealed::HttpRequest};
 
 impl<C: sealed::Client<Request>> Service<Request> for AtOrigin<C> {
     type Response = C::Response;
@@ -41,7 +41,7 @@ impl HttpRequest for Request {
     }
 }
 
-/// Points a request at an origin.
+/// Changes the URL of a request to an origin.
 fn redirect(origin: &Origin, request: &mut Request) {
     let mut url = origin.url().clone();
     url.set_path(&format!("{}{}", origin.base(), request.url().path()));
@@ -55,7 +55,7 @@ fn redirect(origin: &Origin, request: &mut Request) {
     }
 }
 
-/// Returns host and port as a `Host` header has them.
+/// Returns host and port of a URL in the form of a `Host` header.
 fn authority(url: &Url) -> Option<HeaderValue> {
     let host = url.host_str()?;
     let text = match url.port() {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_kept_when_asked_for() {
+    fn hosts_are_kept_if_the_origin_preserves_them() {
         let origin: Origin = "http://h:1".parse().unwrap();
         let mut request = Request::new(Method::GET, "http://service:9/".parse().unwrap());
         redirect(&origin, &mut request);

@@ -17,7 +17,7 @@ use crate::health::{classify::Classify, outcome::Outcome};
 /// | 429 | [overload](Outcome::Overload), for as long as `Retry-After` says |
 /// | 503 with `Retry-After` | the same |
 /// | other 5xx | failure |
-/// | everything else | success: the endpoint did its work, also when it refused |
+/// | all others | success: a refusal is an answer |
 ///
 /// An error of the client is a failure. For `http::Response` and, with the feature `reqwest`,
 /// `reqwest::Response`.
@@ -25,13 +25,13 @@ use crate::health::{classify::Classify, outcome::Outcome};
 /// ```
 /// use counterpoise::{http::Status, Builder, Outcome};
 ///
-/// // An upstream that is missing is no fault of the gateway, and 408 is.
+/// // 502 is a fault of the upstream, not of the gateway; 408 is one of the gateway.
 /// let status = Status::new().with(502..=502, Outcome::Neutral).with(408..=408, Outcome::Failure);
 /// let builder = Builder::new().classify(status);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Status {
-    /// The last that fits decides.
+    /// The last rule that contains a status decides.
     rules: Option<Arc<[Rule]>>,
 }
 
@@ -44,15 +44,17 @@ impl Status {
         Self { rules: None }
     }
 
-    /// Sets the outcome of a range of statuses; later calls prevail. An
-    /// [`Outcome::Overload`] lasts as long as `Retry-After` says, if it is there.
+    /// Sets the outcome of a range of statuses.
+    ///
+    /// Later calls override earlier ones. An [`Outcome::Overload`] lasts as long as `Retry-After`
+    /// says, if the response has it.
     #[must_use]
     pub fn with(self, statuses: RangeInclusive<u16>, outcome: Outcome) -> Self {
         let former = self.rules.iter().flat_map(|rules| rules.iter().cloned());
         Self { rules: Some(former.chain([(statuses, outcome)]).collect()) }
     }
 
-    /// Returns what a head says.
+    /// Returns the outcome of a head.
     pub(super) fn outcome(&self, status: StatusCode, headers: &HeaderMap) -> Outcome {
         let code = status.as_u16();
         let mut rules = self.rules.iter().flat_map(|rules| rules.iter().rev());
@@ -64,6 +66,7 @@ impl Status {
     }
 }
 
+/// Returns the default outcome of a status.
 fn usual(code: u16, headers: &HeaderMap) -> Outcome {
     match code {
         429 => overload(headers),
@@ -73,7 +76,7 @@ fn usual(code: u16, headers: &HeaderMap) -> Outcome {
     }
 }
 
-/// Returns an overload for as long as the headers ask for.
+/// Returns an overload for as long as `Retry-After` says.
 pub(super) fn overload(headers: &HeaderMap) -> Outcome {
     retry_after(headers, SystemTime::now()).map_or(Outcome::Overload, Outcome::OverloadFor)
 }
@@ -81,16 +84,18 @@ pub(super) fn overload(headers: &HeaderMap) -> Outcome {
 /// Reads `Retry-After`: seconds, or a date. (RFC 9110, section 10.2.3)
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    match whole(text) {
+    match digits(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
         None => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
     }
 }
 
-/// Reads a whole number, digits alone; one that is too great is the greatest.
-pub(super) fn whole(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().unwrap_or(u64::MAX))
+/// Reads a number of digits alone; one that does not fit counts as the greatest that does.
+pub(super) fn digits(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some(text.parse().unwrap_or(u64::MAX))
 }
 
 impl<B, Err> Classify<Response<B>, Err> for Status {
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_told_apart() {
+    fn each_status_has_its_outcome() {
         let status = Status::new();
         for code in [200, 204, 301, 400, 401, 404, 408, 418, 499] {
             assert_eq!(outcome(&status, code, Some("5")), Outcome::Success, "{code}");
@@ -157,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn later_rules_prevail() {
+    fn later_rules_override_earlier_ones() {
         let status =
             Status::new().with(400..=499, Outcome::Neutral).with(404..=404, Outcome::Overload);
         assert_eq!(outcome(&status, 400, None), Outcome::Neutral);

@@ -3,15 +3,14 @@
 use http::{HeaderMap, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse};
 
+use super::{ClassifyBody, ClassifyEnd, Head};
 use crate::health::{classify::Classify, outcome::Outcome};
-use crate::http::{ClassifyBody, ClassifyEnd, Head};
 
-/// Classifies by a [classifier of tower-http 0.7](tower_http::classify): what it calls a failure
-/// is one, and everything else a success.
+/// Classifies by a [classifier of tower-http 0.7](tower_http::classify): its failures are failures,
+/// and all other results successes.
 ///
-/// `GrpcErrorsAsFailures` takes every status but `OK` for a failure, also what the application
-/// refuses, unless it is configured otherwise; [`Grpc`](super::Grpc) does not. These classifiers do
-/// not know push-back.
+/// By default `GrpcErrorsAsFailures` counts every status but `OK` as a failure, refusals of the
+/// application included; [`Grpc`](super::Grpc) does not. These classifiers have no push-back.
 ///
 /// ```
 /// use counterpoise::{http::ByTowerHttp, Builder};
@@ -22,18 +21,19 @@ use crate::http::{ClassifyBody, ClassifyEnd, Head};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByTowerHttp<C>(C);
 
-/// What a classifier of tower-http makes of the end of a body.
+/// Judges the end of a body by a classifier of tower-http.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TowerHttpEnd<E>(E);
 
 impl<C: ClassifyResponse + Clone> ByTowerHttp<C> {
-    /// Takes a classifier of responses; it is cloned into each call.
+    /// Creates the classifier from one of tower-http, which is cloned for each call.
     #[must_use]
     pub const fn new(classifier: C) -> Self {
         Self(classifier)
     }
 }
 
+/// Returns the outcome of a result of tower-http.
 const fn outcome<C>(result: &Result<(), C>) -> Outcome {
     if result.is_ok() { Outcome::Success } else { Outcome::Failure }
 }
@@ -79,7 +79,7 @@ mod tests {
     use tower_http::classify::{GrpcErrorsAsFailures, ServerErrorsAsFailures};
 
     #[test]
-    fn heads_and_ends_are_asked_for() {
+    fn heads_and_ends_are_classified() {
         let head = |code: u16| Response::builder().status(code).body(()).unwrap();
         let by = ByTowerHttp::new(ServerErrorsAsFailures::new());
         let outcome = |code| by.classify(Ok::<_, &()>(&head(code)));

@@ -1,8 +1,8 @@
-//! A policy that is chosen while the program runs.
+//! A policy that is chosen at run time.
 
 use std::{any::Any, fmt};
 
-use crate::policy::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy};
+use super::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy};
 
 /// Any policy for requests of type `Req`, behind one type.
 ///
@@ -23,19 +23,19 @@ use crate::policy::{Candidates, Members, Needs, PickContext, PickResult, Picker,
 /// ```
 pub struct BoxPolicy<Req: ?Sized + 'static>(Box<dyn AnyPolicy<Req>>);
 
-/// Picks as the picker inside does.
+/// The picker of a [`BoxPolicy`]: picks as the picker inside does.
 #[allow(unnameable_types, reason = "users name it as `<BoxPolicy<Req> as Policy>::Picker`")]
 pub struct BoxPicker<Req: ?Sized + 'static>(Box<dyn AnyPicker<Req>>);
 
-/// A policy whose pickers are boxed. The names differ from those of [`Policy`], so that calls are
-/// not ambiguous.
+/// A policy whose pickers are boxed. The methods have other names than those of [`Policy`], so that
+/// calls are not ambiguous.
 trait AnyPolicy<Req: ?Sized>: Send + Sync {
     fn build_boxed(&self, members: &Members<'_>, previous: Option<&dyn Any>) -> BoxPicker<Req>;
 
     fn needs_inside(&self) -> Needs;
 }
 
-/// A picker that a build can find again by its type.
+/// A picker that a later build can downcast to its type.
 trait AnyPicker<Req: ?Sized>: Picker<Req> + Any + Send + Sync {}
 
 impl<Req: ?Sized, K: Picker<Req> + Any + Send + Sync> AnyPicker<Req> for K {}

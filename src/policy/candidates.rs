@@ -1,11 +1,10 @@
-//! Where a request may go, in order of preference.
+//! The members that a request may go to, in order of preference.
 
-/// Where a request may go, in order of preference: one part of the sequence.
+/// One part of the sequence of members that a request may go to, in order of preference.
 ///
-/// Filled by [`Picker::candidates`](super::Picker::candidates), part after part. The first part
-/// holds 16 members, by index, and later ones as many as all before them: so a picker that finds
-/// its place again from the start of its order does little work twice. A part is owned, so a call
-/// that waits can keep it.
+/// [`Picker::candidates`](super::Picker::candidates) fills it, part after part. The first part holds
+/// up to 16 members, by index, and each later part as many as all parts before it: so a picker that
+/// computes its order from the start for each part does so only O(log n) times.
 ///
 /// ```
 /// use counterpoise::policy::{Candidates, PickContext, PickResult, Picker};
@@ -35,59 +34,57 @@ pub struct Candidates {
     bound: bool,
 }
 
-/// How many members the first part holds: more than most sets have.
+/// How many members the first part holds: few calls need more.
 const FIRST: usize = 16;
 
 impl Candidates {
-    /// Creates an empty first part: for a picker that reads another's candidates.
+    /// Creates an empty first part, for a picker that reads the candidates of another.
     #[must_use]
     pub const fn new() -> Self {
         Self::after(0)
     }
 
-    /// Creates the part that follows so many candidates.
+    /// Creates the part after `passed` candidates.
     pub(crate) const fn after(passed: usize) -> Self {
         let most = if passed > FIRST { passed } else { FIRST };
         Self { indexes: Vec::new(), most, bound: false }
     }
 
-    /// Creates an empty part of so many members.
+    /// Creates an empty part of up to `most` members.
     #[cfg(test)]
     pub(crate) const fn of(most: usize) -> Self {
         Self { indexes: Vec::new(), most, bound: false }
     }
 
-    /// Adds the next member; returns whether there is room for more.
+    /// Adds the next member; returns whether the part takes more.
     ///
     /// The index is that of the [`Members`](super::Members) from which the picker was built.
-    /// Without room nothing is added.
+    /// A full part stays as it is.
     #[inline]
     pub fn push(&mut self, index: usize) -> bool {
         if !self.is_full() {
-            // An index beyond this range is no member's.
+            // No member has an index beyond 32 bits.
             self.indexes.push(u32::try_from(index).unwrap_or(u32::MAX));
         }
         !self.is_full()
     }
 
-    /// Returns whether there is no room for more.
+    /// Returns whether the part takes no more members.
     #[must_use]
     #[inline]
     pub const fn is_full(&self) -> bool {
         self.indexes.len() >= self.most
     }
 
-    /// Binds the request to the first of its candidates that has a weight: it belongs there,
-    /// healthy or not.
+    /// Binds the request to its first candidate that has a weight, healthy or not.
     ///
-    /// An ejected endpoint is then tried by a request that belongs to it, and by no request that
-    /// belongs to another. Without a candidate the request tries none. Unbound requests try any
-    /// endpoint.
+    /// A bound request can be the trial of that endpoint alone; without a candidate, of none. A
+    /// request that is not bound can be the trial of any ejected endpoint.
     pub const fn bind(&mut self) {
         self.bound = true;
     }
 
-    /// Returns whether the request belongs to one of its candidates.
+    /// Returns whether the request is bound to its first candidate.
     #[must_use]
     pub const fn is_bound(&self) -> bool {
         self.bound
@@ -120,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_takes_what_it_has_room_for() {
+    fn a_part_takes_members_until_it_is_full() {
         for (passed, most) in [(0, 16), (5, 16), (40, 40)] {
             let mut part = Candidates::after(passed);
             let pushed: Vec<_> = (0..most + 1).map(|index| part.push(index)).collect();
-            assert_eq!(pushed.iter().filter(|&&room| room).count(), most - 1);
+            assert_eq!(pushed.iter().filter(|&&takes_more| takes_more).count(), most - 1);
             assert!(part.is_full() && part.iter().eq(0..most));
         }
     }

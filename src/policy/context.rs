@@ -1,35 +1,36 @@
-//! What one pick may use beside its picker and its request.
+//! The context of one pick: the members as they are now, and a ticket.
 
 use std::{cell::Cell, fmt, time::Duration};
 
-use crate::policy::{Candidates, PickResult, members::covers, shuffle::Shuffle, ticket::Tickets};
+use super::{Candidates, PickResult, members::covers, shuffle::Shuffle, ticket::Tickets};
 use crate::util::{fraction::FULL, random::scramble};
 
-/// What a pick sees of the members at its very moment. An index out of range is a member that
-/// is closed and holds nothing.
+/// The present state of the members. An index out of range is a member that is closed and holds no
+/// calls.
 pub(crate) trait Observed {
-    /// Whether the request can go to a member: that is open, has room under its bound, and was
-    /// not tried by the request before.
+    /// Returns whether the request can go to a member: it is open and below its bound, and the
+    /// request has not tried it.
     fn accepts(&self, index: usize) -> bool;
 
-    /// Calls that a member holds: running, or waiting for it to become ready.
+    /// Returns the calls that a member holds: running, or waiting for it to become ready.
     fn in_flight(&self, index: usize) -> u64;
 
-    /// Failed calls of a member that still count as load.
+    /// Returns the failed calls of a member that still count as load.
     fn failures(&self, index: usize) -> u64;
 
-    /// The moving latency of a member, in nanoseconds.
+    /// Returns the moving latency of a member, in nanoseconds.
     fn latency(&self, index: usize) -> f64;
 
-    /// The part of its weight that counts, beside the greatest part of all, in units of
-    /// 1/[`FULL`].
+    /// Returns the capacity of a member over the greatest of all, in units of 1/[`FULL`].
     fn capacity(&self, index: usize) -> u32;
 
+    /// Returns the name of a member.
     fn name(&self, index: usize) -> &str;
 }
 
-/// What one pick may use beside its picker and its request: the members as they are now, and a
-/// ticket. An index that is out of range is a member that accepts nothing.
+/// The context of one pick: the members as they are now, and a ticket.
+///
+/// An index that is out of range is a member that accepts no request.
 ///
 /// ```
 /// use counterpoise::policy::{PickContext, PickResult};
@@ -52,7 +53,7 @@ pub struct PickContext<'a> {
 }
 
 impl<'a> PickContext<'a> {
-    /// `shuffle` seeds this call's order of candidates, together with the balancer's seed.
+    /// Creates the context; `shuffle` and the balancer's seed seed the order of [`shuffle`](Self::shuffle).
     #[inline]
     pub(crate) const fn new(
         eligible: &'a [u32],
@@ -63,26 +64,26 @@ impl<'a> PickContext<'a> {
         Self { eligible, observed, tickets, ticket: Cell::new(None), shuffle }
     }
 
-    /// Returns the number that this pick drew from the balancer's counter.
+    /// Returns this pick's ticket: its number from the balancer's counter.
     ///
-    /// Consecutive picks draw consecutive numbers, wrapping at 2^64, whatever threads they
-    /// run on and however the set changes. Drawn when it is first used, so that a pick
-    /// with nothing to choose from uses none up. Cost: one `fetch_add`, once.
+    /// Consecutive picks have consecutive tickets, wrapping at 2^64, on all threads and through all
+    /// changes of the set. The first call draws it, so a pick without a choice uses none up. Cost:
+    /// one `fetch_add`, once.
     #[must_use]
     #[inline]
     pub fn ticket(&self) -> u64 {
-        self.ticket.get().unwrap_or_else(|| {
-            let ticket = self.tickets.draw();
-            self.ticket.set(Some(ticket));
-            ticket
-        })
+        if let Some(ticket) = self.ticket.get() {
+            return ticket;
+        }
+        let ticket = self.tickets.draw();
+        self.ticket.set(Some(ticket));
+        ticket
     }
 
-    /// Draws a random number in `0..bound`, without bias that could be measured; 0 if
-    /// `bound` is 0.
+    /// Returns a random number in `0..bound`, without measurable bias; 0 if `bound` is 0.
     ///
-    /// It is made from the ticket and the balancer's seed, and is the same at every call
-    /// within one pick. Half-open, by widening multiplication (Lemire, "Fast random integer
+    /// It follows from the ticket and the balancer's seed, and is the same at every call within one
+    /// pick. Made by widening multiplication (Lemire, "Fast random integer
     /// generation in an interval", 2019).
     #[must_use]
     #[inline]
@@ -99,14 +100,14 @@ impl<'a> PickContext<'a> {
 
     /// Returns the indexes of the members that may be picked, in rising order.
     ///
-    /// Not empty in a pick: with nothing eligible none is made.
+    /// Not empty in a pick: with no eligible member the balancer does not call the picker.
     #[must_use]
     #[inline]
     pub const fn eligible(&self) -> &'a [u32] {
         self.eligible
     }
 
-    /// Picks the eligible member at a place.
+    /// Returns the eligible member at a place as a pick.
     #[inline]
     pub(crate) fn eligible_at(&self, place: usize) -> PickResult {
         let index = self.eligible.get(place);
@@ -119,44 +120,48 @@ impl<'a> PickContext<'a> {
         u32::try_from(index).is_ok_and(|index| self.eligible.binary_search(&index).is_ok())
     }
 
-    /// Returns whether this request should go to the member at this index: its gate is open at
-    /// this very moment, it is within its bound if there is one, and the request did not try it
-    /// before.
+    /// Returns whether the member at this index can take this request.
     ///
-    /// For policies that have an order of their own, such as a key's: the first that accepts.
-    /// Others need not check: what does not accept is replaced. Cost: O(1).
+    /// It can if it is in service now, below its bound if there is one, and if the request has not
+    /// tried it. For policies that choose the first such member of an order, as affinity does. Others
+    /// need no check: the balancer replaces a member that cannot take the call. Cost: O(1).
     #[must_use]
     pub fn accepts(&self, index: usize) -> bool {
         self.observed.accepts(index)
     }
 
-    /// Returns how many calls the member at this index holds at this very moment: those that
-    /// run there, and those that wait for it to become ready; 0 if there is no such member.
-    /// Cost: O(1).
+    /// Returns how many calls the member at this index holds now.
+    ///
+    /// Those are the calls that run there and those that wait for it to become ready; 0 if there is
+    /// no such member. Cost: O(1).
     #[must_use]
     #[inline]
     pub fn in_flight(&self, index: usize) -> u64 {
         self.observed.in_flight(index)
     }
 
-    /// Returns the moving latency of the member at this index, as [`PeakEwma`](crate::policy::PeakEwma)
-    /// sees it; zero unless the policy [needs](crate::policy::Needs::latency) it.
-    /// Without evidence it begins at the usual latency of the set's calls that succeeded (before the
-    /// first of those, a millisecond), and fades to half of that. Cost: O(1).
+    /// Returns the moving latency of the member at this index, as
+    /// [`PeakEwma`](crate::policy::PeakEwma) uses it.
+    ///
+    /// Zero unless the policy [needs](crate::policy::Needs::latency) it. Without calls it begins at the
+    /// usual latency of the set's successful calls (before the first of those, at 1 ms) and decays to
+    /// half of that. Cost: O(1).
     #[must_use]
     pub fn latency(&self, index: usize) -> Duration {
         Duration::from_nanos(self.latency_nanos(index) as u64)
     }
 
-    /// Returns what part of its weight the member at this index may use now, beside the others:
-    /// 1 for those that may use most, so that nothing changes when all may use less. The part
-    /// itself is [`Member::capacity`](crate::policy::Member::capacity). Cost: O(1).
+    /// Returns the capacity of the member at this index over the greatest capacity of all, from 0
+    /// to 1.
+    ///
+    /// If all capacities are reduced alike, all are 1. The capacity itself is
+    /// [`Member::capacity`](crate::policy::Member::capacity). Cost: O(1).
     #[must_use]
     pub fn capacity(&self, index: usize) -> f64 {
         f64::from(self.observed.capacity(index)) / f64::from(FULL)
     }
 
-    /// Returns whether the capacity of a member covers a number of 16 random bits.
+    /// Returns whether the capacity of a member covers 16 random bits.
     #[inline]
     pub(crate) fn covers(&self, index: usize, random: impl FnOnce() -> u16) -> bool {
         covers(self.observed.capacity(index), random)
@@ -179,10 +184,9 @@ impl<'a> PickContext<'a> {
     /// Pushes the eligible members in pseudo-random order, from the `skip`-th on, until `out` is
     /// full.
     ///
-    /// A permutation: each member has one position. It follows from the balancer's
-    /// [`seed`](crate::Builder::seed) and a number of the call, draws no ticket, and every order
-    /// is about as likely as any other. Cost: O(1) for each member that is pushed, whatever the
-    /// position; no allocation.
+    /// Each member has one position, and every order is about as likely as any other. The order
+    /// follows from the balancer's [`seed`](crate::Builder::seed) and a number of the call; it draws
+    /// no ticket. Cost: O(1) for each member that is pushed, whatever `skip` is.
     pub fn shuffle(&self, skip: usize, out: &mut Candidates) {
         let mut members = self.shuffled(skip);
         while !out.is_full()
@@ -211,8 +215,8 @@ impl fmt::Debug for PickContext<'_> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Members that are open and hold nothing, of these capacities; of all others the capacity is
-    /// whole.
+    /// Members that are open and hold no calls. The first ones have these capacities, the others the
+    /// full capacity.
     pub(crate) struct Idle<'a>(pub(crate) &'a [u32]);
 
     /// Their names.

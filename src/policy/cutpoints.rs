@@ -1,4 +1,4 @@
-//! Draws by weight: which endpoint owns a number.
+//! Draws by weight: each endpoint owns as many numbers as its weight.
 //!
 //! The cutpoint method of Chen and Asau, "On generating random variates from an empirical
 //! distribution", 1974.
@@ -8,15 +8,17 @@
 pub(super) struct Cutpoints {
     /// For each eligible endpoint, the sum of the weights up to and with its own.
     sums: Box<[u64]>,
-    /// By the top bits of a draw, the first endpoint that can own it: between one and two
-    /// parts for each endpoint.
+    /// For each value of a draw's top bits, the first endpoint that can own it: one to two values
+    /// for each endpoint.
     cuts: Box<[u32]>,
+    /// How many low bits of a draw are not top bits.
     shift: u32,
     total: u64,
 }
 
 impl Cutpoints {
-    /// Takes the shares of the eligible members: index, id and weight of each. Cost: O(n).
+    /// Makes the draws of the eligible members by their shares: index, id and weight of each. Cost:
+    /// O(n).
     pub(super) fn new(shares: impl Iterator<Item = (u32, u64, u64)>) -> Self {
         let shares: Vec<_> = shares.map(|(_, _, share)| share).collect();
         Self::of(&shares)
@@ -24,7 +26,7 @@ impl Cutpoints {
 
     fn of(shares: &[u64]) -> Self {
         let all: u128 = shares.iter().copied().map(u128::from).sum();
-        // Only beyond 63 bits, which no real set reaches, are the weights made coarser.
+        // A sum beyond 63 bits is scaled down to them.
         let coarse = (u128::BITS - all.leading_zeros()).saturating_sub(u64::BITS - 1);
         let mut total = 0;
         let mut add = |&share: &u64| {

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::policy::{
+use super::{
     Members, Needs, PickContext, PickResult, Picker, Policy,
     cutpoints::Cutpoints,
     p2c::{MOST, best_of, best_of_all},
@@ -10,19 +10,19 @@ use crate::policy::{
 
 /// Draws two endpoints at random and takes the one that holds fewer calls for its weight.
 ///
-/// The candidates are distinct, and drawn in proportion to their effective weights. Taken is
-/// the one with the least *calls in flight ÷ effective weight*, compared exactly; of equal
-/// ones the first that was drawn. So without load the shares are the weights', whatever they
-/// are, and under load every endpoint holds calls in proportion to its weight. (Mitzenmacher,
-/// "The power of two choices in randomized load balancing", 2001.)
+/// The candidates are distinct, and drawn in proportion to their effective weights. The pick is the
+/// one of the least *calls in flight ÷ effective weight*, compared exactly; of equal ones the first
+/// that was drawn. So without load the shares are those of the weights, and under load every
+/// endpoint holds calls in proportion to its weight. (Mitzenmacher, "The power of two choices in
+/// randomized load balancing", 2001.)
 ///
-/// In flight are calls that were sent and have not ended, and calls that wait for the endpoint
-/// to become ready. When a call ends: see [`Builder::judge`](crate::Builder::judge). An endpoint that
-/// fails at once holds few calls and so looks good until it is ejected: where ejections are off, or
-/// limited, or failures come now and then, have failures count with [`penalty`](Self::penalty).
+/// In flight are calls that were sent and have not ended, and calls that wait for the endpoint to
+/// become ready; the [judge](crate::Builder::judge) decides when a call ends. An endpoint that
+/// fails at once holds few calls, so it gets more until it is ejected. Where ejections are off or
+/// limited, or failures are occasional, [`penalty`](Self::penalty) counts failures as load.
 ///
-/// Cost per pick: one `fetch_add`, and for each choice a look-up and a load of its counter,
-/// whatever the number of endpoints. Cost per build: O(n). Memory: at most 16 bytes per
+/// Cost per pick: one `fetch_add`, and for each choice a search in constant time and a load of its
+/// counter. Cost per build: O(n). Memory: at most 16 bytes per
 /// endpoint.
 ///
 /// ```
@@ -41,10 +41,10 @@ pub struct LeastRequest {
     penalty: Option<Duration>,
 }
 
-/// Calls for a weight: compared as fractions, exactly.
+/// Calls over weight, compared exactly as fractions.
 struct Load {
-    /// Whether the member does not accept the request.
-    reluctant: bool,
+    /// Whether the member cannot take the request.
+    rejects: bool,
     calls: u64,
     weight: u64,
 }
@@ -55,27 +55,30 @@ impl LeastRequest {
         Self { choices: Some(2), penalty: None }
     }
 
-    /// Sets how many candidates are drawn: 1 to 16; others count as the nearest. Default: 2.
+    /// Sets how many candidates are drawn.
     ///
-    /// More find idle endpoints more surely, and have many clients rush to the same one.
+    /// Default: 2. Less than 1 counts as 1, more than 16 as 16. More candidates find idle endpoints
+    /// more surely, but many clients then send to the same endpoint at once.
     pub const fn choices(mut self, choices: usize) -> Self {
         let choices = if choices > MOST { MOST } else { choices };
         self.choices = Some(if choices < 1 { 1 } else { choices });
         self
     }
 
-    /// Compares all endpoints, rather than a few: O(n) per pick. Of equal ones each
-    /// is taken in proportion to its weight. An idle endpoint is preferred to all that hold a
-    /// call, also one that starts slowly.
+    /// Compares all endpoints instead of a few.
+    ///
+    /// Equal endpoints are picked in proportion to their weights. An idle endpoint precedes all that
+    /// hold a call, also during its ramp. Cost: O(n) per pick.
     pub const fn full_scan(mut self) -> Self {
         self.choices = None;
         self
     }
 
-    /// Sets for how long each failed or pushed-back call counts as one in flight: the number
-    /// fades to 1/e in this time, and is rounded. 10 s suits most. Default: zero, it does not.
+    /// Sets for how long each failed or overloaded call counts as one in flight.
     ///
-    /// Of less than a millisecond counts as a millisecond, and of more than a year as a year.
+    /// The number of such calls decays to 1/e in this time and is rounded; 10 s suits most services.
+    /// Default: zero, no penalty. Less than a millisecond counts as a millisecond, more than a year as
+    /// a year.
     pub const fn penalty(mut self, decay: Duration) -> Self {
         self.penalty = if decay.is_zero() { None } else { Some(decay) };
         self
@@ -88,7 +91,7 @@ impl Default for LeastRequest {
     }
 }
 
-/// Picks the least loaded of a few.
+/// Picks the endpoint of the least load.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "users name it as `<LeastRequest as Policy>::Picker`")]
 pub struct LeastRequestPicker {
@@ -118,7 +121,7 @@ impl LeastRequestPicker {
         let index = cx.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
         let failures = if self.policy.penalty.is_some() { cx.failures(index) } else { 0 };
         Load {
-            reluctant: !cx.accepts(index),
+            rejects: !cx.accepts(index),
             calls: cx.in_flight(index).saturating_add(failures),
             weight: self.weights.span(place).1,
         }
@@ -149,6 +152,6 @@ impl PartialOrd for Load {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let over = |a: &Self, b: &Self| u128::from(a.calls) * u128::from(b.weight);
         let by_load = over(self, other).cmp(&over(other, self));
-        Some(self.reluctant.cmp(&other.reluctant).then(by_load))
+        Some(self.rejects.cmp(&other.rejects).then(by_load))
     }
 }

@@ -1,13 +1,13 @@
-//! What a policy may see of the set: names and numbers, no services.
+//! The members of the set, as a policy sees them: names and numbers, no services.
 
 use std::sync::Arc;
 
 use crate::{endpoint::Traits, util::fraction::FULL};
 
-/// The members of the set, in the order in which they joined: also those that are drained or
+/// The members of the set, in the order in which they joined, with those that are drained or
 /// ejected.
 ///
-/// The index of a member here is what a pick returns.
+/// A pick returns the index of a member in this list.
 ///
 /// ```
 /// use counterpoise::policy::Members;
@@ -32,14 +32,14 @@ pub struct Member {
     pub(crate) name: Arc<str>,
     pub(crate) weight: u32,
     pub(crate) traits: Traits,
-    /// In service, as far as its health goes.
+    /// Whether its health allows calls.
     pub(crate) healthy: bool,
-    /// The part of the weight that counts, in units of 1/[`FULL`].
+    /// In units of 1/[`FULL`].
     pub(crate) capacity: u32,
 }
 
-/// Returns whether a capacity covers a number of 16 random bits. As the capacity grows it covers
-/// more numbers, and never one less.
+/// Returns whether a capacity covers 16 random bits. A greater capacity covers all numbers that a
+/// smaller one does.
 #[inline]
 pub(super) fn covers(capacity: u32, random: impl FnOnce() -> u16) -> bool {
     capacity == FULL || u32::from(random()) < capacity
@@ -77,16 +77,19 @@ impl<'a> Members<'a> {
         self.members.is_empty()
     }
 
-    /// Returns the indexes of the members that may be picked, in rising order: those with
-    /// a weight that are in service, or all with a weight while health is ignored.
+    /// Returns the indexes of the members that may be picked, in rising order.
+    ///
+    /// Those are the members in service with a weight, or, while panic mode ignores health, all with
+    /// a weight.
     #[must_use]
     pub const fn eligible(&self) -> &'a [u32] {
         self.eligible
     }
 
-    /// Returns a seed for where a sequence should start, so that the sequences of many
-    /// balancers are not in step; none if [`starting_at`](crate::Builder::starting_at) fixed the
-    /// start.
+    /// Returns a seed for the start of a sequence; none if
+    /// [`starting_at`](crate::Builder::starting_at) fixed the start.
+    ///
+    /// With it the sequences of many balancers differ.
     #[must_use]
     pub const fn random_start(&self) -> Option<u64> {
         self.random_start
@@ -96,23 +99,23 @@ impl<'a> Members<'a> {
         self.members
     }
 
-    /// Returns index, id and effective weight of each eligible member, in order; the
-    /// weights as whole numbers that are comparable with each other.
+    /// Returns index, id and effective weight of each eligible member, in order. The weights are in a
+    /// common unit.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        let factor = self.is_uneven();
+        let is_uneven = self.is_uneven();
         self.eligible_members().map(move |(index, member)| {
-            let factor = if factor { member.capacity } else { 1 };
+            let factor = if is_uneven { member.capacity } else { 1 };
             (index, member.id, u64::from(member.weight) * u64::from(factor))
         })
     }
 
-    /// Returns the same as if all set weights were equal.
+    /// Returns index, id and capacity of each eligible member, in order.
     pub(crate) fn capacities(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         self.eligible_members()
             .map(|(index, member)| (index, member.id, u64::from(member.capacity)))
     }
 
-    /// Returns whether the eligible members may use different parts of their weights.
+    /// Returns whether the capacities of the eligible members differ.
     pub(crate) fn is_uneven(&self) -> bool {
         let mut capacities = self.eligible_members().map(|(_, member)| member.capacity);
         let first = capacities.next();
@@ -135,8 +138,8 @@ impl<'a> IntoIterator for &Members<'a> {
 }
 
 impl Member {
-    /// Returns a number that stays with the endpoint while its key stays in the set, and
-    /// is never used again.
+    /// Returns the number of the endpoint: constant while its key stays in the set, and not used
+    /// again.
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
@@ -172,22 +175,23 @@ impl Member {
         self.traits.labels().get(key)
     }
 
-    /// Returns the weight that counts: the set weight times the capacity factor.
+    /// Returns the weight that was set times the capacity.
     #[must_use]
     pub fn effective_weight(&self) -> f64 {
         f64::from(self.weight) * self.capacity()
     }
 
-    /// Returns what part of the weight counts at present, from 0 to 1: less than 1 while the
-    /// endpoint starts slowly, has pushed back, is slower than its peers, or by
-    /// [`set_capacity`](crate::Balance::set_capacity). Beside that of the others:
-    /// [`PickContext::capacity`](crate::policy::PickContext::capacity).
+    /// Returns the part of the weight that counts at present, from 0 to 1.
+    ///
+    /// It is less than 1 during a ramp, after push-back, while the endpoint is slower than its peers,
+    /// or by [`set_capacity`](crate::Balance::set_capacity).
+    /// [`PickContext::capacity`](crate::policy::PickContext::capacity) relates it to the others.
     #[must_use]
     pub fn capacity(&self) -> f64 {
         f64::from(self.capacity) / f64::from(FULL)
     }
 
-    /// Returns whether the endpoint may take traffic at all, as far as its weight goes.
+    /// Returns whether weight and capacity allow calls.
     pub(crate) const fn is_open(&self) -> bool {
         self.weight > 0 && self.capacity > 0
     }

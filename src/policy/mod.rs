@@ -1,9 +1,9 @@
-//! How an endpoint is chosen.
+//! Policies: how an endpoint is picked.
 //!
-//! A [`Policy`] builds a [`Picker`] from the members of the set each time the set changes; it
-//! never sees a request. The picker makes one choice from the ticket and the request. Both are
-//! pure: what a picker holds and what a pick returns depend on nothing else, so that every
-//! choice can be repeated.
+//! A [`Policy`] builds a [`Picker`] from the members each time the set changes; it does not see
+//! requests. The picker picks from the request and a [`PickContext`]. Both are pure: a picker
+//! depends on the members, and a pick on the picker, the request and the context, so that every pick
+//! can be repeated.
 
 pub mod affinity;
 mod boxed;
@@ -40,7 +40,7 @@ pub use weighted_random::WeightedRandom;
 
 /// Builds pickers from the members of the set.
 ///
-/// The picker holds whatever a pick needs, the policy's own settings too.
+/// The picker holds the data that picks need, settings included.
 ///
 /// ```
 /// use counterpoise::policy::{Members, Needs, PickContext, PickResult, Picker, Policy};
@@ -76,55 +76,58 @@ pub use weighted_random::WeightedRandom;
 /// }
 /// ```
 ///
-/// `examples/custom_policy.rs` has one whose picker holds something. A policy that wraps another
-/// forwards the provided methods too, here and of [`Picker`], or what the inner one needs and its
-/// order of candidates are lost.
+/// `examples/custom_policy.rs` has a policy that reads requests. A policy that wraps another forwards
+/// the provided methods too, here and of [`Picker`]: they have the needs of the inner policy and its
+/// order of candidates.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a balancing policy",
     note = "take one of `counterpoise::policy`, such as `RoundRobin::new()`, box one in a \
             `BoxPolicy`, or implement `Policy` for `{Self}` and `Picker` for what it builds"
 )]
 pub trait Policy: Send + Sync + 'static {
-    /// What makes the picks. Immutable: one picker belongs to one state of the set.
+    /// The type of the pickers. A picker is immutable and belongs to one snapshot.
     type Picker: Send + Sync + 'static;
 
     /// Builds the picker for the members as they are now.
     ///
-    /// `previous` is the picker before, so that work or state can be carried over. Called once
-    /// for each change of the eligible endpoints or their weights, never for a request. It may
-    /// run under the lock that orders the changes: it must not call the balancer. If it panics,
-    /// the panic is counted in the [statistics](crate::Stats), the former picker stays in use,
-    /// and the next change builds anew.
+    /// `previous` is the picker of the last snapshot, for state to carry over. Called once for each
+    /// change of the eligible endpoints or their weights, not for requests. It may run under the lock
+    /// that orders the changes, so it must not call the balancer.
+    ///
+    /// If it panics, the panic is counted in the [statistics](crate::Stats), the former picker stays
+    /// in use, and the next change builds again.
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker;
 
-    /// Returns what the policy needs beside the members: latencies, a bound. Read once, when the
-    /// balancer is made. Default: nothing.
+    /// Returns the measurements and bounds that the picks need beside the members.
+    ///
+    /// Read once, when the balancer is made. Default: [`Needs::none`].
     fn needs(&self) -> Needs {
         Needs::none()
     }
 }
 
-/// Makes the choice for a request of type `Req`.
+/// Picks endpoints for requests of type `Req`.
 #[diagnostic::on_unimplemented(
     message = "the picker `{Self}` cannot pick for requests of type `{Req}`",
     note = "a closure that finds keys must take `&{Req}`, and `BoxPolicy<Req>` must be of the \
             same type of request; a policy of your own needs `impl Picker<{Req}>` for its picker"
 )]
 pub trait Picker<Req: ?Sized> {
-    /// Chooses an endpoint for the request.
+    /// Picks an endpoint for the request.
     ///
-    /// The same request may be picked for again, when the chosen endpoint has just left the
-    /// rotation, is not ready, or was tried before. A panic reaches the caller.
+    /// Called again for the same request in a retry, and when the endpoint has left service or the
+    /// snapshot has changed. A panic reaches the caller.
     fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult;
 
-    /// Pushes where this request may go, in order of preference, from the `skip`-th on.
+    /// Pushes the members that this request may go to, in order of preference, from the `skip`-th on.
     ///
-    /// Read when the first pick may not be used: for retries, under a bound, while endpoints are
-    /// not ready, and for the call that tests an ejected endpoint. `skip` counts the candidates
-    /// that were pushed before; with nothing left to push the sequence ends. It should be the
-    /// same sequence for the same request and set. See [`Candidates`] for how keys bind.
+    /// Called when the call cannot use the pick: in a retry, under a bound, while endpoints are not
+    /// ready; and to find the request for the trial of an ejected endpoint. `skip` is the number of
+    /// candidates that were pushed before; a call that pushes none ends the sequence. The sequence
+    /// must be the same for the same request and snapshot. [`Candidates::bind`] binds a request to
+    /// the first one.
     ///
-    /// Default: the eligible members in an order that is drawn anew for each call.
+    /// Default: the eligible members in a seeded random order, a different one for each call.
     fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
         let _ = request;
         cx.shuffle(skip, out);

@@ -1,13 +1,13 @@
-//! What a policy needs beside the members.
+//! The measurements and bounds that a policy needs.
 
 use std::time::Duration;
 
 use crate::load::Signals;
 
-/// What a policy needs beside the members; returned by [`Policy::needs`](super::Policy::needs).
+/// The measurements and bounds that a policy needs; the result of
+/// [`Policy::needs`](super::Policy::needs).
 ///
-/// What is not needed is not measured: without a latency a call takes no clock reading at its
-/// end, and without a bound no lock.
+/// Without a need for latency, calls take no clock reading at their end; without a bound, no lock.
 ///
 /// ```
 /// use counterpoise::policy::Needs;
@@ -36,52 +36,53 @@ impl Needs {
     /// Needs the moving latency of each endpoint, for
     /// [`PickContext::latency`](super::PickContext::latency).
     ///
-    /// The latency fades to 1/e in the time `decay`; less than a millisecond counts as a
+    /// The latency decays to 1/e in the time `decay`; less than a millisecond counts as a
     /// millisecond, more than a year as a year. Cost: a clock reading at the end of each call.
     pub fn latency(decay: Duration) -> Self {
         Self { signals: Some(Signals::latency(decay)), ..Self::none() }
     }
 
-    /// Needs failed calls to count as load, which fades to 1/e in the time `decay`.
+    /// Needs failed calls to count as load, which decays to 1/e in the time `decay`.
     pub(crate) fn failures(decay: Duration) -> Self {
         Self { signals: Some(Signals::failures(decay)), ..Self::none() }
     }
 
-    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
-    /// the usual latency of the whole set, and at least twice the greatest.
+    /// Sets the least latency as which a failed or overloaded call counts.
     ///
-    /// It never counts as less than the endpoint's present estimate, nor than the call took.
-    /// Without [`latency`](Self::latency) it has no effect.
+    /// Default: ten times the usual latency of the set, and at least twice the greatest. A call counts
+    /// as no less than the endpoint's present estimate and the time that it took. Without
+    /// [`latency`](Self::latency) it has no effect.
     pub fn penalty(mut self, penalty: Duration) -> Self {
         self.signals = self.signals.map(|signals| signals.penalty(penalty));
         self
     }
 
-    /// Bounds the load of each endpoint to a factor of its share of all running calls; less than
-    /// 1, or no number, counts as 1. Default: no bound. The rule:
-    /// [`Keyed::bounded`](super::affinity::Keyed::bounded). Cost: a lock for each call.
+    /// Bounds the load of each endpoint to a factor of its share of all running calls.
+    ///
+    /// Default: no bound. Less than 1, or NaN, counts as 1.
+    /// [`Keyed::bounded`](super::affinity::Keyed::bounded) has the rule. Cost: a short lock for each
+    /// call and its end.
     pub const fn bound(mut self, factor: f64) -> Self {
         self.bound = Some(factor.max(1.0));
         self
     }
 
-    /// Says that a build takes milliseconds or longer, whatever the number of members.
+    /// Has every picker built outside the lock, for builds that take milliseconds or longer.
     ///
-    /// The pickers of large sets are built outside the lock in any case: where a tokio runtime has
-    /// threads for blocking work, on one of them, from the members that will be there once the
-    /// changes of discovery are applied. This setting has it so for small sets, too.
+    /// The build then runs on a thread for blocking work where a tokio runtime has one. Default: so
+    /// for large sets only.
     pub const fn slow_build(self) -> Self {
         self.slow_build_from(0)
     }
 
-    /// The same, for changes of endpoints whose weights sum to this or more.
+    /// As [`slow_build`](Self::slow_build), for changes of endpoints whose weights sum to this or more.
     pub(crate) const fn slow_build_from(mut self, weight: u64) -> Self {
         self.slow_from = weight;
         self
     }
 
-    /// Says that a build takes no longer than a copy of the list of members, so that it is made
-    /// under the lock also for large sets.
+    /// Has pickers built under the lock also for large sets: a build takes no longer than a copy of
+    /// the list of members.
     pub(crate) const fn quick_build(mut self) -> Self {
         self.quick = true;
         self

@@ -1,8 +1,8 @@
-//! The power of two choices: a few endpoints, drawn by weight, and the best of them.
+//! The power of two choices: draws a few endpoints by weight and picks the best.
 
-use crate::policy::{PickContext, cutpoints::Cutpoints};
+use super::{PickContext, cutpoints::Cutpoints};
 
-/// How many endpoints are drawn at most.
+/// How many endpoints are drawn at most: further ones hardly improve the pick.
 pub(super) const MOST: usize = 16;
 
 /// The endpoints that one pick has drawn: spans of numbers, in rising order.
@@ -10,15 +10,15 @@ pub(super) const MOST: usize = 16;
 struct Drawn<const N: usize> {
     spans: [(u64, u64); N],
     count: usize,
-    /// The numbers that none of these owns.
+    /// How many numbers none of these owns.
     left: u64,
 }
 
 impl<const N: usize> Drawn<N> {
-    /// Draws an endpoint: each that is left has a chance in proportion to its weight.
+    /// Draws one of the other endpoints, with a chance in proportion to its weight.
     fn draw(&self, weights: &Cutpoints, random: impl Fn(u64) -> u64) -> usize {
         let mut number = random(self.left);
-        // Numbers of those that are drawn are stepped over.
+        // Skips the numbers of those that are drawn already.
         for &(start, width) in &self.spans[..self.count] {
             if number < start {
                 break;
@@ -28,8 +28,8 @@ impl<const N: usize> Drawn<N> {
         weights.owner(number)
     }
 
-    /// Sets an endpoint aside before the next is drawn: so fewer than N in all.
-    fn set_aside(&mut self, span: (u64, u64)) {
+    /// Excludes an endpoint from further draws; fewer than N in all.
+    fn exclude(&mut self, span: (u64, u64)) {
         self.left -= span.1;
         let at = self.spans[..self.count].partition_point(|&drawn| drawn < span);
         self.spans.copy_within(at..self.count, at + 1);
@@ -38,14 +38,16 @@ impl<const N: usize> Drawn<N> {
     }
 }
 
-/// Draws up to N distinct endpoints and returns the place of the best: of the lowest score; of
-/// equal ones the first. Each is scored once, and none but the first unless it attends.
+/// Draws up to N distinct endpoints and returns the place of the one with the lowest score; of equal
+/// ones the first.
+///
+/// Each is scored once; those after the first only if `is_compared` returns true.
 #[inline]
 pub(super) fn best_of<const N: usize, S: PartialOrd>(
     weights: &Cutpoints,
     choices: usize,
     cx: &PickContext<'_>,
-    attends: impl Fn(usize) -> bool,
+    is_compared: impl Fn(usize) -> bool,
     score: impl Fn(usize) -> S,
 ) -> usize {
     let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: weights.total() };
@@ -56,10 +58,10 @@ pub(super) fn best_of<const N: usize, S: PartialOrd>(
     }
     let (mut last, mut least) = (best, score(best));
     for nth in 1..choices as u64 {
-        drawn.set_aside(weights.span(last));
+        drawn.exclude(weights.span(last));
         let place = drawn.draw(weights, |bound| cx.draw(nth, bound));
         last = place;
-        if !attends(place) {
+        if !is_compared(place) {
             continue;
         }
         let score = score(place);
@@ -99,25 +101,25 @@ mod tests {
     use crate::policy::{context::tests::Idle, ticket::Tickets};
 
     #[test]
-    fn b20_as_many_are_looked_at_as_are_drawn_and_each_once() {
+    fn b20_as_many_are_scored_as_are_drawn_and_each_once() {
         let tickets = Tickets::new(0, 7);
-        for (n, choices, looks) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
+        for (n, choices, expected) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
             let weights = Cutpoints::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
             for _ in 0..1_000 {
-                let (cx, looked) =
+                let (cx, scored) =
                     (PickContext::new(&[], &Idle(&[]), &tickets, 0), Cell::new(Vec::new()));
                 let score = |place: usize| {
-                    let mut places = looked.take();
+                    let mut places = scored.take();
                     places.push(place);
-                    looked.set(places);
+                    scored.set(places);
                     0
                 };
                 let best = best_of::<MOST, _>(&weights, choices, &cx, |_| true, score);
-                let mut looked = looked.into_inner();
-                assert!(looked.is_empty() || looked[0] == best, "of equal ones the first");
-                looked.sort_unstable();
-                looked.dedup();
-                assert_eq!(looked.len(), looks, "{choices} of {n}");
+                let mut scored = scored.into_inner();
+                assert!(scored.is_empty() || scored[0] == best, "of equal ones the first");
+                scored.sort_unstable();
+                scored.dedup();
+                assert_eq!(scored.len(), expected, "{choices} of {n}");
             }
         }
     }

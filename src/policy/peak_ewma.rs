@@ -2,47 +2,45 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::policy::{
+use super::{
     Members, Needs, PickContext, PickResult, Picker, Policy,
     cutpoints::Cutpoints,
     p2c::{MOST, best_of},
 };
 
-/// Draws two endpoints at random and takes the one with the lower cost: the moving latency
-/// of its calls, times the calls that it would then hold for its weight.
+/// Draws two endpoints at random and picks the one of the lower cost: its moving latency times the
+/// calls that it would hold for its weight.
 ///
 /// # The cost
 ///
-/// *latency × (calls in flight ÷ weight + 1)*, the weight beside the heaviest one's. Costs that
-/// differ by less than a sixteenth count as equal, and of equal ones the first that was drawn is
-/// taken. The latency is a peak-sensitive moving average of the calls that succeeded: a call that
-/// took longer counts at once, one that took less for the time since the last (Finagle's
-/// `PeakEwma`).
+/// *latency × (calls in flight ÷ weight + 1)*, with the weight over that of the heaviest endpoint.
+/// Costs that differ by less than a sixteenth count as equal; of equal ones the first that was drawn
+/// is picked. The latency is a peak-sensitive moving average of the successful calls: a longer call
+/// counts in full at once, a shorter one by the time since the last (Finagle's `PeakEwma`).
 ///
-/// A failure never counts as fast: a failed or pushed-back call counts as ten times the usual latency of
-/// the whole set and at least twice the greatest of late, or as [`penalty`](Self::penalty); never
-/// as less than the present estimate. And for a while it counts as one call more in flight: or
-/// under many callers, with dozens of calls elsewhere, an endpoint that holds none because it
-/// fails at once would be the cheaper one still. Before any call has succeeded each failure
-/// doubles the cost, up to 10 s. A call that was dropped counts as no less than it took, and
-/// never lowers anything.
+/// A failed or overloaded call counts as ten times the usual latency of the set and at least twice
+/// the greatest of the recent past, or as [`penalty`](Self::penalty); in any case as no less than
+/// the present estimate. For the time of the decay it also counts as one call in flight: otherwise,
+/// with many calls at the others, an endpoint that fails at once and so holds none would have the
+/// lower cost. Before the first success each failure doubles the latency, up to 10 s. A dropped call
+/// counts as no less than it took, and never lowers the latency.
 ///
-/// Without evidence an endpoint's latency fades to half of what is usual in the set, so that one
-/// that was penalised, or was slow once, is tried again, and not by all callers at once. A new endpoint begins at the usual latency.
+/// Without calls an endpoint's latency decays to half of the usual one in the set, so that after a
+/// penalty or a slow call it gets calls again, but not those of all callers at once. A new endpoint
+/// begins at the usual latency.
 ///
 /// # Weights and ramps
 ///
-/// The candidates are distinct, and drawn in proportion to their effective weights: so with
-/// equal latencies the shares are the weights', and under load every endpoint holds calls in
-/// proportion to its own. While an endpoint's capacity is below others', for it starts slowly,
-/// say, it is compared as the second candidate in that part of the picks only: however cheap it
-/// looks, it gets hardly more than twice its share.
+/// The candidates are distinct, and drawn in proportion to their effective weights: with equal
+/// latencies the shares are those of the weights, and under load every endpoint holds calls in
+/// proportion to its weight. While an endpoint's capacity is reduced, in a ramp, say, it is compared
+/// as second candidate in that part of the picks only, so it gets hardly more than twice its share,
+/// however low its cost.
 ///
 /// # Cost of a pick
 ///
-/// One `fetch_add`, two look-ups and the records of two endpoints, whatever the number of
-/// endpoints. Each call takes a second clock reading when it ends. Cost per build: O(n).
-/// Memory: at most 16 bytes per endpoint. Reading costs changes nothing.
+/// One `fetch_add`, two searches in constant time, and the records of two endpoints. Each call takes
+/// a second clock reading when it ends. Cost per build: O(n). Memory: at most 16 bytes per endpoint.
 ///
 /// ```
 /// use counterpoise::{discover, policy::PeakEwma, Balance, Direct, Endpoint};
@@ -61,7 +59,7 @@ pub struct PeakEwma {
     penalty: Option<Duration>,
 }
 
-/// Picks the cheaper of two.
+/// Picks the endpoint of the lower cost.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "users name it as `<PeakEwma as Policy>::Picker`")]
 pub struct PeakEwmaPicker {
@@ -71,32 +69,35 @@ pub struct PeakEwmaPicker {
     greatest: f64,
 }
 
-/// What a call would cost, as exactly as a latency is known.
+/// The cost of a further call, compared with the precision of [`NEAR`].
 struct Cost {
-    /// Whether the member does not accept the request.
-    reluctant: bool,
+    /// Whether the member cannot take the request.
+    rejects: bool,
     cost: f64,
 }
 
-/// Costs that differ by less than this part are equal.
+/// Costs that differ by less than this part count as equal: latencies scatter by more.
 const NEAR: f64 = 1.0 / 16.0;
 
 impl PeakEwma {
-    /// Creates the policy: latencies fade to 1/e in 10 s, and a failure counts as ten times
-    /// the usual latency.
+    /// Creates the policy: latencies decay to 1/e in 10 s, and a failure counts as ten times the usual
+    /// latency.
     pub const fn new() -> Self {
         Self { decay: Duration::from_secs(10), penalty: None }
     }
 
-    /// Sets in what time a latency fades to 1/e. Default: 10 s. Less than a millisecond counts
-    /// as a millisecond, and more than a year as a year.
+    /// Sets the time in which a latency decays to 1/e.
+    ///
+    /// Default: 10 s, as in Finagle. Less than a millisecond counts as a millisecond, more than a year
+    /// as a year.
     pub const fn decay(mut self, decay: Duration) -> Self {
         self.decay = decay;
         self
     }
 
-    /// Sets what latency a failed or pushed-back call counts as, at least. Default: ten times
-    /// the usual latency of the whole set, and at least twice the greatest.
+    /// Sets the least latency as which a failed or overloaded call counts.
+    ///
+    /// Default: ten times the usual latency of the set, and at least twice the greatest.
     pub const fn penalty(mut self, penalty: Duration) -> Self {
         self.penalty = Some(penalty);
         self
@@ -131,7 +132,7 @@ impl PeakEwmaPicker {
         let weight = self.weights.span(place).1 as f64;
         let calls = cx.in_flight(index).saturating_add(cx.failures(index));
         let calls = calls as f64 * self.greatest / weight + 1.0;
-        Cost { reluctant: !cx.accepts(index), cost: cx.latency_nanos(index) * calls }
+        Cost { rejects: !cx.accepts(index), cost: cx.latency_nanos(index) * calls }
     }
 }
 
@@ -146,7 +147,7 @@ impl PartialOrd for Cost {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let near = (self.cost - other.cost).abs() < NEAR * self.cost.max(other.cost);
         let by_cost = if near { Ordering::Equal } else { self.cost.total_cmp(&other.cost) };
-        Some(self.reluctant.cmp(&other.reluctant).then(by_cost))
+        Some(self.rejects.cmp(&other.rejects).then(by_cost))
     }
 }
 
@@ -156,11 +157,11 @@ impl<Req: ?Sized> Picker<Req> for PeakEwmaPicker {
             return PickResult::Member(*only as usize);
         }
         let random = || cx.draw(MOST as u64, 1 << 16) as u16;
-        let attends = |place| {
+        let is_compared = |place| {
             let index = cx.eligible().get(place);
             index.is_none_or(|&index| cx.covers(index as usize, random))
         };
         let cost = |place| self.cost(cx, place);
-        cx.eligible_at(best_of::<2, _>(&self.weights, 2, cx, attends, cost))
+        cx.eligible_at(best_of::<2, _>(&self.weights, 2, cx, is_compared, cost))
     }
 }

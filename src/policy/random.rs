@@ -1,15 +1,13 @@
-//! Random choice, each endpoint with the same chance.
+//! Random choice, with the same chance for each endpoint.
 
-use crate::policy::{
-    Members, Needs, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints,
-};
+use super::{Members, Needs, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
 
-/// Chooses an eligible endpoint at random, each with the same chance.
+/// Picks an eligible endpoint at random, each with the same chance.
 ///
 /// The draws come from the balancer's tickets and its [`seed`](crate::Builder::seed), so that
-/// they can be repeated. Weights are ignored, but for zero; while capacities differ, each
-/// endpoint's chance is in proportion to its own. Cost per pick: one `fetch_add`,
-/// and none with a single endpoint. Cost per build: O(n), to see that all capacities are alike.
+/// they can be repeated. Weights are ignored, except zero; while capacities differ, the chance of an
+/// endpoint is in proportion to its capacity. Cost per pick: one `fetch_add`, and none with a single
+/// endpoint. Cost per build: O(n), to compare the capacities.
 ///
 /// ```
 /// use counterpoise::{discover, policy::Random, Balance, Direct, Endpoint};
@@ -33,7 +31,7 @@ impl Random {
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "users name it as `<Random as Policy>::Picker`")]
 pub struct RandomPicker {
-    /// While capacities differ.
+    /// The capacities, while they differ.
     uneven: Option<Cutpoints>,
 }
 

@@ -1,23 +1,20 @@
-//! Round robin: each eligible endpoint in turn.
+//! Round robin: the eligible endpoints one after the other.
 
-use crate::policy::{
+use super::{
     Members, Needs, PickContext, PickResult, Picker, Policy, smooth_weighted::SmoothPicker,
 };
 
-/// Round robin that masks the ticket where the number of endpoints is a power of two, and
-/// takes the unsigned remainder elsewhere.
+/// Round robin: picks the eligible endpoints one after the other, in the order in which they joined.
 ///
-/// Visits the eligible endpoints in the order in which they joined. Exactly fair at every
-/// number of endpoints and in every window between two changes of the set: the position
-/// is a ticket that no change resets, and it indexes the eligible endpoints alone, so that
-/// no endpoint inherits the share of a dead neighbour. Where the number of endpoints is no
-/// power of two, there is one seam in 2^64 picks.
+/// Between two changes of the set the numbers of picks differ by at most one. The position is the
+/// ticket, which no change resets, modulo the number of eligible endpoints: so the share of an
+/// ejected endpoint goes to all others evenly. At a power of two a mask replaces the division;
+/// at other numbers the order has one irregularity in 2^64 picks, where the ticket wraps.
 ///
-/// Weights are ignored, but for zero. Capacities are not: while those of the eligible
-/// endpoints differ, because one starts slowly, say, the rotation is that of
-/// [`SmoothWeighted`](crate::policy::SmoothWeighted) with the capacities for weights, at its costs.
-/// Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per build: O(n), to
-/// see that all capacities are alike.
+/// Weights are ignored, except zero. While the capacities of the eligible endpoints differ, in a ramp,
+/// say, the rotation is that of [`SmoothWeighted`](crate::policy::SmoothWeighted) with the capacities
+/// as weights, at its costs. Cost per pick: one `fetch_add`, and none with a single endpoint. Cost per
+/// build: O(n), to compare the capacities.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -31,10 +28,10 @@ use crate::policy::{
 #[non_exhaustive]
 pub struct RoundRobin;
 
-/// Round robin that always takes the unsigned remainder of the ticket.
+/// Round robin by the remainder of the ticket, without a mask.
 ///
-/// Picks what [`RoundRobin`] picks, at the same costs but for a division, a few nanoseconds, where
-/// the number of endpoints is a power of two.
+/// Picks the same endpoints as [`RoundRobin`], at the same costs and, where the number of endpoints is
+/// a power of two, a few nanoseconds more for the division.
 ///
 /// ```
 /// use counterpoise::{discover, policy::ModuloRoundRobin, Balance, Direct, Endpoint};
@@ -62,14 +59,14 @@ impl ModuloRoundRobin {
     }
 }
 
-/// Picks the eligible members in turn; with a mask, or without.
+/// Picks the eligible members one after the other, with a mask or without.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "users name it as `<RoundRobin as Policy>::Picker`")]
 pub struct RotationPicker<const MASK: bool> {
     /// Whether capacities differ.
     uneven: bool,
-    /// The rotation while they do. Kept when they no longer do, or the next one would begin
-    /// at the same endpoints again.
+    /// The rotation while they differ. It is kept afterwards, so that the next such rotation continues
+    /// its credits.
     smooth: Option<SmoothPicker>,
 }
 
@@ -125,7 +122,7 @@ impl Policy for ModuloRoundRobin {
     }
 }
 
-/// Picks the eligible member at the position that is found for the ticket.
+/// Picks the eligible member at the position that `position` returns for ticket and number.
 #[inline]
 pub(crate) fn rotate(cx: &PickContext<'_>, position: impl Fn(u64, u64) -> u64) -> PickResult {
     match cx.eligible().len() {

@@ -1,8 +1,8 @@
-//! A seeded order of many things, each position found on its own.
+//! A seeded permutation, in which each position is computed on its own.
 
 use crate::util::random::splitmix64;
 
-/// A pseudo-random permutation of the numbers below n, which needs no memory for each of them.
+/// A pseudo-random permutation of the numbers below n, in constant memory.
 ///
 /// A keyed bijection of the next power of two, in rounds of an odd multiplication, an addition
 /// and a shift; where it leads beyond n it is applied again (cycle walking: Black and Rogaway,
@@ -18,7 +18,7 @@ pub(super) struct Shuffle {
     half: u32,
 }
 
-/// With eight rounds the orders of small sets are even, too.
+/// With eight rounds all orders of small sets are equally frequent, as the tests show.
 const ROUNDS: usize = 8;
 
 impl Shuffle {
@@ -31,7 +31,7 @@ impl Shuffle {
     /// Returns the number at a position below n.
     pub(super) fn at(&self, position: usize) -> usize {
         let mut number = self.map(position as u64);
-        // Ends: the numbers form cycles, and the position itself is below n.
+        // The loop ends, because the numbers form cycles and `position` is below n.
         while number >= self.n as u64 {
             number = self.map(number);
         }
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// What a retry needs: whichever endpoint failed, the others are as likely to be next.
+    /// For retries: after any endpoint, all others are equally likely.
     #[test]
     fn after_any_first_every_other_is_as_likely_next() {
         for n in 3..=10 {
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The same if the excluded endpoint is not the first of the order: its successor takes over.
+    /// The same if the excluded endpoint is at any position of the order.
     #[test]
     fn with_any_one_left_out_every_other_is_as_likely_first() {
         for n in 2..=10 {

@@ -1,15 +1,14 @@
-//! The counter that turns picks into a sequence.
+//! Tickets: the counter that numbers the picks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::util::{padded::Padded, random::splitmix64};
 
-/// A wrapping 64-bit counter. It is never reset, inspected or repaired: unsigned
-/// arithmetic keeps every use of it in range, and 2^64 picks take centuries.
+/// A wrapping 64-bit counter of picks, which no change of the set resets.
 #[derive(Debug)]
 pub(crate) struct Tickets {
     next: Padded<AtomicU64>,
-    /// Numbers the calls that need an order of candidates, so that these draw no ticket.
+    /// Numbers the calls that read candidates, which draw no ticket.
     seeds: AtomicU64,
     seed: u64,
 }
@@ -35,7 +34,7 @@ impl Tickets {
         self.seed
     }
 
-    /// Turns a ticket into a random number.
+    /// Returns the random number of a ticket.
     #[inline]
     pub(crate) const fn random(&self, ticket: u64) -> u64 {
         splitmix64(ticket ^ self.seed)

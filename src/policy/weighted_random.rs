@@ -1,12 +1,12 @@
 //! Random choice by weight.
 
-use crate::policy::{Members, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
+use super::{Members, PickContext, PickResult, Picker, Policy, cutpoints::Cutpoints};
 
-/// Chooses an eligible endpoint at random, with a chance in proportion to its weight.
+/// Picks an eligible endpoint at random, with a chance in proportion to its weight.
 ///
-/// Draws are half-open and exact: of the numbers below the sum of the weights, each
-/// endpoint owns as many as its weight. Cost per pick: one `fetch_add`, and a look-up that
-/// on average takes two steps whatever the number of endpoints (the cutpoint method of Chen
+/// Of the numbers below the sum of the weights each endpoint owns exactly as many as its weight.
+/// Cost per pick: one `fetch_add`, and a search that takes two steps on average, whatever the number
+/// of endpoints (the cutpoint method of Chen
 /// and Asau, "On generating random variates from an empirical distribution", 1974). Cost per
 /// build: O(n). Memory: at most 16 bytes per endpoint.
 ///

@@ -1,4 +1,4 @@
-//! expects: TODO-sentence
+//! expects: its items are endpoints: wrap each target as `Endpoint::new(target)`
 //! A source yields endpoints, not bare targets.
 
 use counterpoise::{Balance, Direct, Endpoint, policy::RoundRobin};

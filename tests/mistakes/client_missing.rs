@@ -1,5 +1,5 @@
-//! expects: does not know how to use the client
-//! An origin is only an address: it needs a client, which `Balance::new` does not have.
+//! expects: an `http::Origin` is reached through the client that `BalanceLayer` wraps
+//! An origin is an address without a client, and `Balance::new` has none for it.
 
 use counterpoise::{Balance, BalanceLayer, Endpoint, discover, http::Origin, policy::RoundRobin};
 use tower::{Layer, Service};

@@ -1,5 +1,5 @@
 //! expects: does not know how to use the client
-//! A target of one's own is used with the client that it names, and with no other.
+//! A target implements `Target<C>` for the client `C` that it is used with.
 
 use counterpoise::{
     BalanceLayer, Endpoint, Target, call::AtHead, discover, health::ErrorsAreFailures,

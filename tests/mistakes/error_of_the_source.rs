@@ -1,4 +1,4 @@
-//! expects: TODO-sentence
+//! expects: the error `E` must be `Into<BoxError>`
 //! The error of a source converts into a `BoxError`.
 
 use counterpoise::{Balance, Direct, Endpoint, policy::RoundRobin};

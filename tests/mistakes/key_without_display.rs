@@ -1,4 +1,4 @@
-//! expects: TODO-sentence
+//! expects: the key `K` must be `Display + Hash + Eq + Clone + Send`
 //! The key of an endpoint is its name, too, so it implements `Display`.
 
 use counterpoise::{Balance, Direct, Endpoint, policy::RoundRobin};

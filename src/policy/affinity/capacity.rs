@@ -1,15 +1,17 @@
-//! Endpoints that may not use their whole weight: which keys they keep, and how often they are
-//! taken for requests without a key.
+//! Endpoints of reduced capacity: the keys that they keep, and their share of the requests without a
+//! key.
 
-use crate::policy::{PickContext, PickResult, affinity::Key, members::covers, rotate};
-use crate::util::{
-    fraction::FULL,
-    hash::{xxh64, xxh64_seeded},
-    random::splitmix64,
+use crate::{
+    policy::{PickContext, PickResult, affinity::Key, members::covers, rotate},
+    util::{
+        fraction::FULL,
+        hash::{xxh64, xxh64_seeded},
+        random::splitmix64,
+    },
 };
 
-/// Draws again, a few times, if an endpoint was chosen that lacks the capacity; then weighs all,
-/// so that the shares are exact.
+/// Draws again, up to seven times, while the chosen endpoint lacks the capacity; then chooses by the
+/// capacities of all, so that the shares are exact.
 pub(super) fn covered(cx: &PickContext<'_>, mut result: PickResult) -> PickResult {
     for round in 1..8 {
         let PickResult::Member(index) = result else { return result };
@@ -25,33 +27,36 @@ pub(super) fn covered(cx: &PickContext<'_>, mut result: PickResult) -> PickResul
 fn by_capacity(cx: &PickContext<'_>, nth: u64) -> PickResult {
     let capacity = |&index: &u32| (cx.capacity(index as usize) * f64::from(FULL)) as u64;
     let mut left = cx.draw(nth, cx.eligible().iter().map(capacity).sum());
-    let chosen = cx.eligible().iter().find(|&index| {
+    for index in cx.eligible() {
         let own = capacity(index);
-        let is_it = left < own;
-        left = left.saturating_sub(own);
-        is_it
-    });
-    chosen.map_or(PickResult::Any, |&index| PickResult::Member(index as usize))
+        if left < own {
+            return PickResult::Member(*index as usize);
+        }
+        left -= own;
+    }
+    PickResult::Any
 }
 
-/// Returns where a key stands among the keys of an endpoint: those that it keeps at a capacity
-/// are the first ones. The same everywhere, so that clients agree on which endpoint has which;
-/// and not made of the numbers of rendezvous' bids, or no endpoint would win with a low one.
-fn place(key: &[u8], endpoint: &str) -> u16 {
-    let both = xxh64_seeded(PLACES, key) ^ splitmix64(xxh64(endpoint.as_bytes()));
+/// Returns the position of a key among the keys of an endpoint, which keeps the first of them at a
+/// reduced capacity.
+///
+/// It is the same in every process, so that clients agree. It is independent of the scores of
+/// [`Rendezvous`](super::Rendezvous): those of the keys that an endpoint owns are all low.
+fn position(key: &[u8], endpoint: &str) -> u16 {
+    let both = xxh64_seeded(POSITIONS, key) ^ splitmix64(xxh64(endpoint.as_bytes()));
     (splitmix64(both) >> 48) as u16
 }
 
 /// Returns whether an endpoint of this capacity keeps a key, in units of 1/[`FULL`].
 pub(crate) fn keeps(key: &[u8], endpoint: &str, capacity: u32) -> bool {
-    covers(capacity, || place(key, endpoint))
+    covers(capacity, || position(key, endpoint))
 }
 
 /// Returns whether a member keeps a key at its capacity of this moment.
 #[inline]
 pub(super) fn keeps_now(key: &Key<'_>, cx: &PickContext<'_>, index: usize) -> bool {
-    cx.covers(index, || place(key.as_bytes(), cx.name(index)))
+    cx.covers(index, || position(key.as_bytes(), cx.name(index)))
 }
 
-/// The seed of places.
-const PLACES: u64 = 0x706c_6163_6573;
+/// The seed of positions: "places" in ASCII.
+const POSITIONS: u64 = 0x706c_6163_6573;

@@ -1,6 +1,6 @@
-//! Hash modulo the sum of the weights: the simple one.
+//! Hash modulo the sum of the weights.
 
-use crate::policy::affinity::{Keyed, Member, sealed, seen::Seen};
+use super::{Keyed, Member, sealed, seen::Seen};
 use crate::util::{
     hash::{crc32, crc32_continued, xxh64},
     random::splitmix64,
@@ -11,8 +11,7 @@ use crate::util::{
 /// Endpoints are sorted by name, so the order in which they joined plays no part. Shares
 /// are exactly those of the weights. But when an endpoint joins or leaves, or a weight
 /// changes, nearly every key moves: of n endpoints all but 1 in n. An ejection moves only
-/// the ejected endpoint's keys, each to a place of its own. For sets that rarely change; for
-/// others see [`RingHash`](super::RingHash) and [`Maglev`](super::Maglev).
+/// the ejected endpoint's keys, spread over the others. For sets that rarely change; for others see [`RingHash`](super::RingHash) and [`Maglev`](super::Maglev).
 ///
 /// Cost per pick: a hash of the key, a division and a binary search among the endpoints.
 /// Cost per build: O(n log n). Memory: 12 bytes per endpoint.
@@ -34,7 +33,7 @@ pub struct Spans {
     hash: fn(&[u8]) -> u64,
 }
 
-/// Which endpoint owns which part of the numbers below the total.
+/// The owner of each part of the numbers below the total.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct SpanMap {
@@ -54,15 +53,16 @@ impl<A> HashMod<A> {
     /// Chooses as nginx's `hash …` (without `consistent`) does, bit for bit.
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order
-    /// of a key is made by hashing it again with the number of the try, and after 20 tries
-    /// the endpoints are taken in turn (nginx: by weight). As in nginx an empty key is none.
+    /// of a key is made by hashing it again with the number of the try; after 20 tries
+    /// the request goes to any eligible endpoint (nginx: by weight). As in nginx a request with an
+    /// empty key has no key.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().nginx = true;
         self
     }
 
-    /// Replaces the hash function. Default: xxHash64 with seed 0.
+    /// Sets the hash function of keys. Default: xxHash64 with seed 0.
     #[must_use]
     pub fn hash_with(mut self, hash: fn(&[u8]) -> u64) -> Self {
         self.structure_mut().hash = hash;
@@ -87,7 +87,7 @@ impl SpanMap {
     }
 }
 
-/// How often a key is hashed anew before the rest is taken in order.
+/// How often a key is hashed anew before the other endpoints follow in order: as often as in nginx.
 const TRIES: u64 = 20;
 
 impl Spans {
@@ -175,8 +175,8 @@ impl sealed::Structure for Spans {
         shares
     }
 
-    /// A hash modulo one total and modulo another: the pairs that occur are those which
-    /// agree modulo the greatest common divisor, all equally often.
+    /// A hash modulo one total and modulo another: the pairs that occur are those that agree modulo
+    /// the greatest common divisor, and they are equally frequent.
     fn stays(&self, map: &SpanMap, other: &SpanMap, twin: &[Option<usize>]) -> f64 {
         let common = gcd(map.total(), other.total());
         if common == 0 {
@@ -196,7 +196,7 @@ impl sealed::Structure for Spans {
 
 /// Returns how many pairs of numbers from two spans agree modulo `common`.
 fn pairs(a: (u64, u64), b: (u64, u64), common: u64) -> f64 {
-    // Each span holds every remainder `whole` times, and those of an arc once more.
+    // Each span has every remainder `whole` times, and those of an arc once more.
     let parts = |(start, end): (u64, u64)| {
         let length = end - start;
         (length / common, start % common, length % common)

@@ -1,4 +1,4 @@
-//! What of a request decides where it goes.
+//! Affinity keys: the part of a request that decides to which endpoint it goes.
 
 use std::borrow::Cow;
 
@@ -56,19 +56,19 @@ impl From<u64> for Key<'_> {
 
 /// Finds the key of a request.
 ///
-/// Implemented for functions and closures `Fn(&Req) -> Option<Key>`. (The compiler only takes
-/// a closure for one where it sees that type at once: in `by`, or as a function with a name.) For HTTP see `http::key`; several are
-/// put together by [`Combine`].
+/// Implemented for functions and closures `Fn(&Req) -> Option<Key>`. A closure belongs in `by`,
+/// where the compiler infers its lifetimes; `on` takes functions with a name. For HTTP see
+/// `http::key`; [`Combine`] makes one key of two.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` finds no affinity keys in requests of type `{Req}`",
     note = "a closure takes `&{Req}`, with the type written out"
 )]
 pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
-    /// Returns the key, or none if the request has none.
+    /// Returns the key of a request; none if it has no key.
     fn key<'a>(&self, request: &'a Req) -> Option<Key<'a>>;
 }
 
-/// Combines what finds keys; for every [`Affinity`].
+/// Makes one [`Affinity`] of two.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Combine, Key, RingHash};
@@ -84,17 +84,17 @@ pub trait Affinity<Req: ?Sized>: Send + Sync + 'static {
 /// let policy = RingHash::on(user.or(address));
 /// ```
 pub trait Combine: Sized {
-    /// Combines two keys, in order. A part that is missing is left out; without any there is
-    /// no key.
+    /// Combines two keys, in order.
     ///
-    /// With both, the bytes are the length of the first (eight bytes, least significant
-    /// first), the first and the second: so no two pairs are alike. It is not the plain
-    /// concatenation that proxies hash; for that write a closure.
+    /// With one part missing, the other is the key; with both missing there is no key. The bytes of
+    /// two parts are the length of the first (eight bytes, least significant first), the first and
+    /// the second, so different pairs have different keys. Proxies hash the plain concatenation; a
+    /// closure makes that.
     fn and<B>(self, other: B) -> And<Self, B> {
         And(self, other)
     }
 
-    /// Takes the other key if this one is missing.
+    /// Returns the other key if this one is missing.
     fn or<B>(self, other: B) -> Or<Self, B> {
         Or(self, other)
     }
@@ -126,7 +126,7 @@ impl<Req: ?Sized, A: Affinity<Req>, B: Affinity<Req>> Affinity<Req> for And<A, B
             (Some(first), Some(second)) => (first, second),
             (one, other) => return one.or(other),
         };
-        // With its length in front, so that "ab" and "c" are not "a" and "bc".
+        // The length distinguishes ("ab", "c") from ("a", "bc").
         let mut bytes = (first.0.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(&first.0);
         bytes.extend_from_slice(&second.0);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_key_steps_in() {
+    fn the_second_key_replaces_a_missing_one() {
         let either = first.or(second);
         assert_eq!(either.key(&[None, Some("b")]), Some("b".into()));
         assert_eq!(either.key(&[Some(""), Some("b")]), Some("".into()));

@@ -1,14 +1,16 @@
-//! What a policy would do with a set, before it is deployed.
+//! The map of a keyed policy for a set, before the set is deployed.
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
 
-use crate::policy::affinity::{Keyed, Member, Structure};
+use super::{Keyed, Member, Structure};
 use crate::{endpoint::Traits, util::fraction::FULL};
 
-/// What a keyed policy makes of one set of names and weights: pure, and the same everywhere.
+/// The map from keys to endpoints that a keyed policy makes of names and weights.
+///
+/// It is the same in every process and on every platform.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Key, RingHash};
@@ -40,11 +42,11 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// Its capacity is zero. (Those of weight zero are in no walk.)
+    /// Its capacity is zero. (Endpoints of weight zero are in no key's order.)
     Drained,
-    /// It is out for its failures.
+    /// It is ejected.
     Ejected,
-    /// Its capacity is reduced, and this key is among those that it has handed over.
+    /// Its capacity is reduced, and this key is among those that it does not keep.
     Capacity,
 }
 
@@ -102,14 +104,14 @@ impl<S: Structure> KeyMap<S> {
     }
 
     /// Returns the share of all keys that would move if this set became the other one, under
-    /// the same kind of policy; a ring of another product is one. Exact where [`shares`](Self::shares) are.
+    /// the same kind of policy (a ring of another product is another kind). From 0 to 1; exact where
+    /// [`shares`](Self::shares) are.
     #[must_use]
     pub fn moved(&self, other: &Self) -> f64 {
-        let is_ownerless = |map: &Self| map.members.iter().all(|member| member.weight == 0);
-        if is_ownerless(self) && is_ownerless(other) {
+        if self.is_ownerless() && other.is_ownerless() {
             return 0.0;
         }
-        // Of several that share a name, the first is the first, and so on.
+        // Endpoints of one name are matched in order.
         let mut there: HashMap<&str, VecDeque<usize>> = HashMap::new();
         for (index, member) in other.members.iter().enumerate() {
             there.entry(member.name()).or_default().push_back(index);
@@ -117,5 +119,10 @@ impl<S: Structure> KeyMap<S> {
         let twin = |member: &Member| there.get_mut(member.name())?.pop_front();
         let twin: Vec<_> = self.members.iter().map(twin).collect();
         (1.0 - self.structure.stays(&self.map, &other.map, &twin)).max(0.0)
+    }
+
+    /// Returns whether no endpoint has a weight.
+    fn is_ownerless(&self) -> bool {
+        self.members.iter().all(|member| member.weight == 0)
     }
 }

@@ -1,4 +1,4 @@
-//! The policy that all structures share.
+//! The keyed policy: one type over all structures.
 
 use std::sync::Arc;
 
@@ -10,19 +10,18 @@ use crate::policy::{
 /// A policy that keeps a key with one endpoint: [`RingHash`], [`Maglev`], [`HashMod`] or
 /// [`Rendezvous`].
 ///
-/// A request's key is found by an [`Affinity`](super::Affinity). Its first choice is the endpoint that owns
-/// the key; if that may not be picked, or the request tried it before, the next of the
-/// key's own order is taken. An ejected endpoint is tested with its own keys alone.
+/// An [`Affinity`](super::Affinity) finds the key of a request. The first choice is the endpoint
+/// that owns the key; if that may not be picked, or the request tried it before, the next endpoint
+/// of the key's order is. The trials of an ejected endpoint are requests of its own keys.
 ///
-/// An endpoint that may not use its whole weight (it starts slowly, say, or has pushed back) keeps
-/// that part of its keys, always the same ones, and hands each other key to the next of its order.
-/// Under [`RingHash`] and [`Rendezvous`] that is as a rule the one that had the key before the
-/// endpoint joined, so a key moves once; under [`Maglev`] and [`HashMod`] it may be another, and
-/// the key moves a second time when the endpoint takes it over.
+/// An endpoint of reduced capacity (in its ramp, say, or after push-back) keeps that part of its
+/// keys, always the same ones; its other keys go to the next endpoint of their order. Under
+/// [`RingHash`] and [`Rendezvous`] that is as a rule the owner before the endpoint joined, so a key
+/// moves once; under [`Maglev`] and [`HashMod`] it may be another, and the key moves a second time
+/// at the end of the ramp.
 ///
-/// Cost per pick: that of the structure, and one pointer more than the structure alone. Cost per
-/// build: that of the structure where members or weights have changed, else none: health and
-/// capacities change no map.
+/// Cost per pick: that of the structure. Cost per build: that of the structure where members or
+/// weights have changed; a change of health or capacity keeps the map.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Key, RingHash};
@@ -47,7 +46,7 @@ pub struct Keyed<A, S> {
     bound: Option<f64>,
 }
 
-/// What becomes of a request that has no key.
+/// What happens to a request without a key.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Fallback, Key, RingHash};
@@ -58,12 +57,12 @@ pub struct Keyed<A, S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The endpoints are taken in turn, whatever their weights.
+    /// The requests rotate over the eligible endpoints, whatever their weights.
     #[default]
     Rotate,
-    /// An endpoint is chosen at random, whatever the weights.
+    /// Each request goes to an eligible endpoint at random, whatever the weights.
     Random,
-    /// The call fails, with a policy error that says so.
+    /// The call fails with [`ErrorKind::Policy`](crate::error::ErrorKind::Policy).
     Refuse,
 }
 
@@ -87,7 +86,7 @@ impl<A, S: Structure + Default> Keyed<A, S> {
 }
 
 impl<A, S> Keyed<A, S> {
-    /// Sets what becomes of requests without a key. Default: [`Fallback::Rotate`].
+    /// Sets what happens to requests without a key. Default: [`Fallback::Rotate`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
@@ -96,13 +95,13 @@ impl<A, S> Keyed<A, S> {
 
     /// Bounds the load of each endpoint to a factor of its share of all running calls.
     ///
+    /// Default: no bound. Typical factors are 1.25 to 2; less than 1, or NaN, counts as 1.
+    ///
     /// An endpoint is passed over while one more call would make it hold more than
-    /// `ceil(factor × (running + 1) × share)` calls, its share being that of its weight
-    /// among the eligible. The bound is exact, also under concurrency: calls are admitted
-    /// one at a time, under a short lock. With all at the bound, the first choice is taken; and
-    /// if that is not ready, another beyond its bound rather than none. Typical factors are 1.25 to
-    /// 2; anything below 1, or no number, counts as 1. Default: no bound. (Mirrokni, Thorup and
-    /// Zadimoghaddam, "Consistent hashing with bounded loads", 2018.)
+    /// `ceil(factor × (running + 1) × share)` calls; its share is that of its weight among the
+    /// eligible. With all at the bound, the first choice takes the call; if that is not ready, another
+    /// does. The bound is exact also under concurrency. Cost: a short lock for each call and its end.
+    /// (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.)
     #[must_use]
     pub fn bounded(mut self, factor: f64) -> Self {
         self.bound = Some(factor.max(1.0));

@@ -1,6 +1,6 @@
-//! Maglev: a table that the endpoints fill in turn.
+//! Maglev: a table in which the endpoints claim slots, round by round.
 
-use crate::policy::affinity::{Keyed, Member, sealed, seen::Seen};
+use super::{Keyed, Member, sealed, seen::Seen};
 use crate::util::hash::{xxh64, xxh64_seeded};
 
 /// Keeps keys with endpoints by a table that each endpoint fills in an order of its own.
@@ -17,8 +17,8 @@ use crate::util::hash::{xxh64, xxh64_seeded};
 ///
 /// Cost per pick: a hash of the key and one load from the table. Cost per build: a few
 /// steps for each slot, under a second for all but the largest tables. Memory: 4 bytes per
-/// slot. There should be many more slots than endpoints: each owns at least one, as long as
-/// there are enough.
+/// slot. There should be many more slots than endpoints: each endpoint owns at least one
+/// while there are enough.
 ///
 /// ```
 /// use counterpoise::policy::affinity::{Key, Maglev};
@@ -36,7 +36,7 @@ pub struct Slots {
     size: u32,
 }
 
-/// Which endpoint owns which slot.
+/// The owner of each slot.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "only seen through a sealed trait")]
 pub struct SlotMap {
@@ -44,9 +44,10 @@ pub struct SlotMap {
     members: usize,
 }
 
-/// The table size that Envoy uses, too.
+/// The default table size of Envoy and gRPC.
 const SIZE: u32 = 65_537;
 
+/// The largest table that Envoy allows.
 const LARGEST: u32 = 5_000_011;
 
 impl Default for Slots {
@@ -56,8 +57,10 @@ impl Default for Slots {
 }
 
 impl<A> Maglev<A> {
-    /// Sets the number of slots: a prime; other numbers are raised to the next one, and none
-    /// is above 5,000,011. Default: 65,537.
+    /// Sets the number of slots.
+    ///
+    /// Default: 65,537. A number that is not prime counts as the next prime, and one above 5,000,011
+    /// as 5,000,011.
     #[must_use]
     pub fn table_size(mut self, size: u32) -> Self {
         self.structure_mut().size = prime(size.clamp(2, LARGEST));
@@ -65,6 +68,7 @@ impl<A> Maglev<A> {
     }
 }
 
+/// Returns the least prime that is not below a size.
 fn prime(mut size: u32) -> u32 {
     let is_prime = |n: u32| (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     while !is_prime(size) {
@@ -77,7 +81,9 @@ fn prime(mut size: u32) -> u32 {
 struct Filler {
     index: u32,
     weight: f64,
+    /// In which round the next slot is claimed, in units of its weight.
     target: f64,
+    /// The next slot of its own order, which is a step of `skip` from one to the next.
     next: u64,
     skip: u64,
 }
@@ -104,9 +110,10 @@ impl Filler {
     }
 }
 
+/// The content of a slot that is not claimed.
 const FREE: u32 = u32::MAX;
 
-/// Fills the table in rounds: an endpoint fills as often as its weight says.
+/// Fills the table in rounds: the heaviest endpoints claim a slot in each, others in part of them.
 fn fill(slots: &mut [u32], fillers: &mut [Filler]) {
     let heaviest = fillers.iter().map(|filler| filler.weight).fold(0.0, f64::max);
     let mut free = slots.len();
@@ -155,7 +162,7 @@ impl sealed::Structure for Slots {
     ) -> Option<usize> {
         let (hash, size) = (xxh64(key), map.slots.len() as u64);
         let slot = |attempt: u64| {
-            // Envoy's retries: the hash with all bits of the number's complement turned.
+            // Envoy's retries: `hash ^ (~0 - attempt + 1)`.
             let hash = if attempt == 0 { hash } else { hash ^ attempt.wrapping_neg() };
             map.slots.get(hash.checked_rem(size)? as usize).map(|&owner| owner as usize)
         };
@@ -185,7 +192,7 @@ impl sealed::Structure for Slots {
     }
 }
 
-/// How often a key is hashed anew before the rest of the table is taken in order.
+/// How many further hashes of a key are tried before the slots follow in order.
 const TRIES: u64 = 64;
 
 #[cfg(test)]

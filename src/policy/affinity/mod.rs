@@ -1,9 +1,9 @@
 //! Policies that keep a key with one endpoint.
 //!
-//! All are alike but for the structure that maps a hash to a *walk*: an order of all
-//! endpoints, of which the first that may be picked is taken. The structure is made from
-//! the members and their weights; health only decides where the walk ends. So an ejection moves
-//! the ejected endpoint's keys and no others, and gives them back.
+//! They differ in the structure that maps a key to a *walk*: an order of all endpoints, of which the
+//! first that may be picked is chosen. The structure depends on the members and their weights;
+//! health decides only where the walk ends. So an ejection moves only the ejected endpoint's keys,
+//! and they return when it recovers.
 
 mod capacity;
 mod hash_mod;
@@ -49,17 +49,17 @@ pub(crate) mod sealed {
     pub trait Structure: Clone + Send + Sync + 'static {
         type Map: Send + Sync + std::fmt::Debug + 'static;
 
-        /// Maps keys to the members; those of weight zero own nothing.
+        /// Maps keys to the members; a member of weight zero owns none.
         fn build(&self, members: &[Member], previous: Option<&Self::Map>) -> Self::Map;
 
-        /// Returns whether these bytes are a key; some products take no empty ones.
+        /// Returns whether these bytes are a key; to nginx an empty key is none.
         fn is_key(&self, key: &[u8]) -> bool {
             let _ = key;
             true
         }
 
-        /// Returns the sum of changed weights from which on a build takes milliseconds; by
-        /// default it never does.
+        /// Returns the sum of changed weights from which on a build takes milliseconds. Default: no
+        /// sum.
         fn slow_from(&self) -> u64 {
             u64::MAX
         }
@@ -81,7 +81,7 @@ pub(crate) mod sealed {
         fn shares(&self, map: &Self::Map) -> Vec<f64>;
 
         /// Returns the share of all hashes that have one and the same owner in both maps;
-        /// `twin` has for each index that of the same member in the other one.
+        /// `twin` has for each index the index of the same member in the other map.
         fn stays(&self, map: &Self::Map, other: &Self::Map, twin: &[Option<usize>]) -> f64;
     }
 }

@@ -1,4 +1,4 @@
-//! The picker that all structures share.
+//! The picker of the keyed policies: one type over all structures.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct KeyedPicker<A, S: Structure> {
 }
 
 impl<A, S: Structure> KeyedPicker<A, S> {
-    /// Takes over the former map where members and weights are the same.
+    /// Keeps the former map where members and weights are the same.
     pub(super) fn new(
         affinity: &Arc<A>,
         structure: &S,
@@ -46,6 +46,7 @@ impl<A, S: Structure> KeyedPicker<A, S> {
         Self { affinity, structure, fallback, map, members }
     }
 
+    /// Returns whether the map was made from these members.
     fn is_of(&self, members: &Members<'_>) -> bool {
         let made = members.iter().map(|member| (member.id, member.weight));
         made.eq(self.members.iter().copied())
@@ -107,14 +108,15 @@ impl<A, S: Structure> KeyedPicker<A, S> {
     }
 }
 
-/// The candidates beyond those that were pushed before.
+/// Pushes the candidates from the `skip`-th on.
 struct Rest<'o> {
     skip: usize,
     out: &'o mut Candidates,
 }
 
 impl Rest<'_> {
-    /// Adds the next one, unless it was pushed before; returns whether that fills the part.
+    /// Passes the next candidate, and pushes it if it is not to be skipped; returns whether the part
+    /// is full.
     fn fills_with(&mut self, index: usize) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
@@ -128,14 +130,15 @@ impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Picker<Req> for KeyedPicker<A,
     fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult {
         let Some(key) = self.key(request) else { return self.without_key(cx) };
         self.find(&key, |index| cx.accepts(index) && keeps_now(&key, cx, index))
-            // None has the capacity for it: the first, as if all had.
+            // No member that accepts keeps the key: the first that accepts.
             .or_else(|| self.find(&key, |index| cx.accepts(index)))
-            // None accepts: further candidates are read, and no ticket is drawn.
+            // No member accepts: an eligible one, for which the balancer reads candidates; `Any`
+            // would draw a ticket.
             .or_else(|| self.find(&key, |index| cx.is_eligible(index)))
             .map_or(PickResult::Any, PickResult::Member)
     }
 
-    /// The walk of the key, to which the request is bound; without a key those of the fallback.
+    /// Pushes the walk of the key and binds the request to it; without a key, those of the fallback.
     fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
         match self.key(request) {
             Some(key) => {
@@ -179,7 +182,7 @@ mod tests {
         policy.build(&Members::new(&members(n), &[], None), None)
     }
 
-    /// Returns the candidates of a request, read in parts of so many, and whether they bind.
+    /// Returns the candidates of a request, read in parts of `most`, and whether they bind it.
     fn candidates<S: Structure>(
         picker: &KeyedPicker<ByKey, S>,
         key: Option<u64>,

@@ -1,6 +1,6 @@
-//! Which members a walk has offered already.
+//! The members that a walk has already offered.
 
-/// A set of indexes. The first one costs no allocation: mostly there is no second.
+/// A set of indexes. One index needs no allocation, and most walks offer only one.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     first: Option<usize>,

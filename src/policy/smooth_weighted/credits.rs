@@ -1,4 +1,4 @@
-//! Credits: what each endpoint is owed, and how it survives a change.
+//! Credits of the endpoints, and how they carry over a change of the set.
 
 use crate::util::random::splitmix64;
 
@@ -8,14 +8,14 @@ pub(super) struct Entry {
     pub(super) id: u64,
     /// Its index among the members.
     pub(super) index: u32,
-    /// Its weight, divided by what all weights have in common.
+    /// Its weight, divided by the greatest common divisor of all.
     pub(super) weight: u64,
-    /// What it is owed at the start, in units of 1/(total × [`FINE`]) picks.
+    /// Its credit at the start, in units of 1/(total × [`FINE`]) picks.
     pub(super) credit: i128,
 }
 
-/// Credits are kept finer than the weights, so that carrying them from one total to another
-/// loses nothing that counts: sums of weights stay below 2^64 × 2^32 here, far from the range of the type.
+/// The resolution of credits beside weights, so that rounding from one total to another is
+/// negligible. The sums of weights are below 2^96, so credits stay far below the limit of `i128`.
 pub(super) const FINE: i128 = 1 << 32;
 
 impl Entry {
@@ -36,73 +36,92 @@ pub(super) fn total(entries: &[Entry]) -> i128 {
     entries.iter().map(|entry| i128::from(entry.weight)).sum()
 }
 
-/// What endpoints are owed at some point of a sequence.
+/// The credits of the endpoints at one position of a sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Credits {
     /// In rising order of ids.
     pub(super) entries: Vec<Entry>,
     /// The sum of their weights.
     pub(super) total: i128,
-    /// What endpoints that have left were ahead, up to one pick, and no newcomer has taken over:
-    /// at most 0, in picks.
-    pub(super) vacancy: f64,
+    /// The negative credit of endpoints that have left, which the next new endpoints get: from -1
+    /// to 0, in picks.
+    pub(super) debt: f64,
 }
 
 impl Credits {
     /// Starts without credit.
     pub(super) fn none(entries: Vec<Entry>) -> Self {
-        Self { total: total(&entries), entries, vacancy: 0.0 }
+        Self { total: total(&entries), entries, debt: 0.0 }
     }
 
-    /// Gives other endpoints the credits that they have here, by id, in units of picks.
+    /// Returns the credits of other entries: those that are here by id, in units of picks.
     ///
-    /// What those that are gone were owed is spread by weight. What they were *ahead*, up to
-    /// one pick, goes to newcomers, now or later: or those that stay would never get the pick
-    /// that a heavy endpoint took before it was replaced by another.
+    /// The credit of endpoints that have left is spread over the others by weight. Negative credit,
+    /// up to one pick, goes to new endpoints instead, now or later: spread over those that stay, it
+    /// would cost them the pick that a heavy endpoint got before another replaced it.
     pub(super) fn carry(&self, mut entries: Vec<Entry>) -> Self {
         let total = total(&entries);
-        let scale = total as f64 / self.total as f64;
-        let mut former = self.entries.iter().peekable();
-        let (mut gone, mut new_weight) = (0_i128, 0.0);
-        let mut is_new = vec![false; entries.len()];
-        for (entry, is_new) in entries.iter_mut().zip(&mut is_new) {
-            while let Some(leaver) = former.next_if(|leaver| leaver.id < entry.id) {
-                gone += leaver.credit;
-            }
-            match former.next_if(|former| former.id == entry.id) {
-                Some(former) => entry.credit = former.credit,
-                None => {
-                    *is_new = true;
-                    new_weight += entry.weight as f64;
-                }
-            }
+        let Matched { left, is_new, new_weight } = self.copy_to(&mut entries);
+        let unchanged = left == 0 && total == self.total && (new_weight == 0.0 || self.debt == 0.0);
+        if unchanged {
+            return Self { entries, total, debt: self.debt };
         }
-        gone += former.map(|leaver| leaver.credit).sum::<i128>();
-        let same = gone == 0 && total == self.total && (new_weight == 0.0 || self.vacancy == 0.0);
-        if same {
-            return Self { entries, total, vacancy: self.vacancy };
-        }
-        // Everything in picks from here on.
+        // From here on in picks.
         let unit = total as f64 * FINE as f64;
-        let gone = gone as f64 / (self.total as f64 * FINE as f64) + self.vacancy;
-        let ahead = gone.clamp(-1.0, 0.0);
-        let (for_new, vacancy) = if new_weight > 0.0 { (ahead, 0.0) } else { (0.0, ahead) };
-        let spread = (gone - ahead) * FINE as f64;
+        let left = left as f64 / (self.total as f64 * FINE as f64) + self.debt;
+        let negative = left.clamp(-1.0, 0.0);
+        let (for_new, debt) = if new_weight > 0.0 { (negative, 0.0) } else { (0.0, negative) };
+        let scale = total as f64 / self.total as f64;
+        let spread = (left - negative) * FINE as f64;
         for (entry, is_new) in entries.iter_mut().zip(is_new) {
             let weight = entry.weight as f64;
             let taken = if is_new { for_new * weight / new_weight * unit } else { 0.0 };
             entry.credit = whole(float(entry.credit) * scale + spread * weight + taken);
         }
-        // Rounding must not change the sum.
-        let rest: i128 = entries.iter().map(|entry| entry.credit).sum();
-        if let Some(first) = entries.first_mut() {
-            first.credit -= rest + whole(vacancy * unit);
+        set_sum(&mut entries, -whole(debt * unit));
+        Self { entries, total, debt }
+    }
+
+    /// Copies the credits of these entries to other entries of the same ids. Both are in rising
+    /// order of ids.
+    fn copy_to(&self, entries: &mut [Entry]) -> Matched {
+        let mut matched = Matched { left: 0, is_new: vec![false; entries.len()], new_weight: 0.0 };
+        let mut former = self.entries.iter().peekable();
+        for (entry, is_new) in entries.iter_mut().zip(&mut matched.is_new) {
+            while let Some(other) = former.next_if(|other| other.id < entry.id) {
+                matched.left += other.credit;
+            }
+            if let Some(same) = former.next_if(|other| other.id == entry.id) {
+                entry.credit = same.credit;
+            } else {
+                *is_new = true;
+                matched.new_weight += entry.weight as f64;
+            }
         }
-        Self { entries, total, vacancy }
+        matched.left += former.map(|other| other.credit).sum::<i128>();
+        matched
     }
 }
 
-/// Converts by way of 64 bits, which is much faster, where they hold the number.
+/// What a change of the entries leaves to distribute.
+struct Matched {
+    /// The sum of the credits of endpoints that have left.
+    left: i128,
+    /// Which entries are new.
+    is_new: Vec<bool>,
+    /// The sum of their weights.
+    new_weight: f64,
+}
+
+/// Makes the credits sum to this, by the credit of the first entry: rounding leaves a rest.
+fn set_sum(entries: &mut [Entry], sum: i128) {
+    let present: i128 = entries.iter().map(|entry| entry.credit).sum();
+    if let Some(first) = entries.first_mut() {
+        first.credit -= present - sum;
+    }
+}
+
+/// Converts by way of 64 bits where they hold the number, which is faster.
 fn float(number: i128) -> f64 {
     i64::try_from(number).map_or_else(|_| number as f64, |number| number as f64)
 }
@@ -115,24 +134,18 @@ fn whole(number: f64) -> i128 {
 
 /// Gives the endpoints of a fresh balancer credits at even distances, in random order.
 ///
-/// They lie between -1/2 and 1/2 picks and sum to nothing, so the bounds hold from there on.
-/// Being apart they have no ties: if many balancers started at some place of the sequence
-/// that has no credit at first, all that have not been picked would be tied, and one
-/// whose weight is raised would be next everywhere.
+/// They lie between -1/2 and 1/2 picks and sum to zero, so the bounds hold from there on. They
+/// differ, so there are no ties: with equal credits an endpoint that gets a greater weight would be
+/// next in all balancers at once.
 pub(super) fn scatter(mut entries: Vec<Entry>, seed: u64) -> Credits {
     let n = entries.len() as i128;
     let all = total(&entries) * FINE;
     let mut order: Vec<_> = (0..entries.len()).collect();
     order.sort_by_cached_key(|&place| splitmix64(seed ^ splitmix64(place as u64)));
-    let mut rest = 0;
     for (rank, place) in (0_i128..).zip(order) {
-        let credit = (2 * rank + 1 - n) * all / (2 * n);
-        entries[place].credit = credit;
-        rest += credit;
+        entries[place].credit = (2 * rank + 1 - n) * all / (2 * n);
     }
-    if let Some(first) = entries.first_mut() {
-        first.credit -= rest;
-    }
+    set_sum(&mut entries, 0);
     Credits::none(entries)
 }
 
@@ -155,14 +168,14 @@ mod tests {
     }
 
     fn carried(former: &[Entry], entries: Vec<Entry>) -> (Vec<f64>, f64) {
-        let former = Credits { vacancy: 0.0, ..Credits::none(former.to_vec()) };
+        let former = Credits { debt: 0.0, ..Credits::none(former.to_vec()) };
         let carried = former.carry(entries);
         let unit = carried.total as f64 * FINE as f64;
         let picks: Vec<_> =
             carried.entries.iter().map(|entry| entry.credit as f64 / unit).collect();
         let sum: f64 = picks.iter().sum();
-        assert!((sum + carried.vacancy).abs() < 1e-9, "{picks:?}");
-        (picks, carried.vacancy)
+        assert!((sum + carried.debt).abs() < 1e-9, "{picks:?}");
+        (picks, carried.debt)
     }
 
     #[test]
@@ -173,16 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_leaver_was_ahead_goes_to_a_newcomer() {
+    fn negative_credit_of_an_endpoint_that_left_goes_to_a_new_one() {
         let former = [entry(1, 1, 1), entry(2, 1, 1), entry(3, 2, -2)];
-        let (picks, vacancy) = carried(&former, vec![entry(1, 1, 0), entry(2, 1, 0)]);
-        assert_eq!((picks, vacancy), (vec![0.25, 0.25], -0.5));
+        let (picks, debt) = carried(&former, vec![entry(1, 1, 0), entry(2, 1, 0)]);
+        assert_eq!((picks, debt), (vec![0.25, 0.25], -0.5));
         let all = vec![entry(1, 1, 0), entry(2, 1, 0), entry(4, 2, 0)];
         assert_eq!(carried(&former, all), (vec![0.25, 0.25, -0.5], 0.0));
     }
 
     #[test]
-    fn scattered_credits_are_apart_and_sum_to_nothing() {
+    fn scattered_credits_differ_and_sum_to_zero() {
         for n in 1..50 {
             let entries: Vec<_> = (0..n).map(|id| entry(id, 1 + id % 7, 0)).collect();
             let mut entries = scatter(entries, 5).entries;
@@ -195,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leavers_credit_is_spread_by_weight_and_newcomers_have_none() {
+    fn positive_credit_of_an_endpoint_that_left_is_spread_by_weight() {
         let former = [entry(1, 1, -2), entry(2, 1, 2), entry(3, 2, 0)];
         let (picks, _) = carried(&former, vec![entry(1, 1, 0), entry(3, 3, 0)]);
         assert!((picks[0] - (-0.5 + 0.125)).abs() < 1e-9, "{picks:?}");

@@ -5,11 +5,13 @@ mod queues;
 mod tape;
 mod tournament;
 
-use crate::policy::{Members, PickContext, PickResult, Picker, Policy};
-use credits::Entry;
 use std::sync::Arc;
 
-use tape::{Start, Tape};
+use self::{
+    credits::Entry,
+    tape::{Start, Tape},
+};
+use crate::policy::{Members, PickContext, PickResult, Picker, Policy};
 
 /// Smooth weighted round robin: nginx's sequence, pick for pick, without a lock.
 ///
@@ -18,11 +20,11 @@ use tape::{Start, Tape};
 ///
 /// # The rule
 ///
-/// Each endpoint has a *credit*. A pick adds to every credit the endpoint's share of one
-/// pick (its weight over the sum W), takes the endpoint with the greatest credit, and takes
-/// one pick off it. This is the rule of nginx's upstream module, in units of picks.
+/// Each endpoint has a *credit*. A pick adds to every credit the endpoint's share of one pick (its
+/// weight over the sum W), chooses the endpoint of the greatest credit, and subtracts one pick from
+/// it. This is the rule of nginx's upstream module, in units of picks.
 ///
-/// # How fair
+/// # Bounds
 ///
 /// While the eligible endpoints and their weights stay the same, from a start without
 /// credit, of n endpoints none is ever *ahead* of its share by more than 1 - 1/n picks, nor
@@ -39,26 +41,23 @@ use tape::{Start, Tape};
 ///
 /// # Changes
 ///
-/// When endpoints join, leave, are ejected or return, or weights change, each endpoint keeps
-/// its credit; newcomers start with none, and what a leaver was owed is spread over the rest
-/// by weight. What a leaver was ahead, up to one pick, the next newcomers take over. So no
-/// endpoint gets a burst and none starves, however often the set changes. A fresh balancer
-/// starts with credits within half a pick, scattered at random, so that the sequences of many
-/// clients are not in step; with [`starting_at`](crate::Builder::starting_at) it starts
-/// without credit, as nginx does.
+/// When endpoints join, leave, are ejected or recover, or weights change, each endpoint keeps its
+/// credit and new ones start with none. The credit of an endpoint that leaves is spread over the
+/// others by weight; if it is negative, the next new endpoints get it, up to one pick. So no endpoint
+/// gets a burst and none starves, however often the set changes. A new balancer starts with
+/// credits within half a pick, at random, so that the sequences of many clients differ; with
+/// [`starting_at`](crate::Builder::starting_at) it starts without credit, as nginx does.
 ///
 /// # Cost
 ///
-/// A pick costs one `fetch_add`, and none with a single endpoint. The sequence is made ahead
-/// in blocks of 256, by the call that needs the next one, under a lock that other calls
-/// take only there. Making a pick costs more with the number d of *different* weights, about
-/// log d comparisons: equal weights form a queue of which only the head is compared, and
-/// the heads play a tournament. Cycles of up to 65,536 picks are made once and then repeat;
-/// longer ones are built anew every 65,536 picks.
+/// Per pick: one `fetch_add`, and none with a single endpoint. The call that needs the next block of
+/// 256 picks makes it, under a lock that other calls take only there. That costs, for each pick, log d
+/// comparisons at d *different* weights: equal weights form a queue, and a tournament compares the
+/// heads. Cycles of up to 65,536 picks are made once and repeat; longer ones are built anew every
+/// 65,536 picks.
 ///
-/// A build costs O(n) for the writer, and O(n log n) for the first call after it, which
-/// also replays what was picked since the change before. Memory:
-/// at most 256 KiB for the sequence, and about 150 bytes per endpoint.
+/// Per build: O(n), and O(n log n) for the first call after it, which also replays the picks since
+/// the last change. Memory: at most 256 KiB for the sequence, and about 150 bytes per endpoint.
 ///
 /// ```
 /// use counterpoise::{discover, policy::SmoothWeighted, Balance, Direct, Endpoint};
@@ -103,8 +102,7 @@ impl<Req: ?Sized> Picker<Req> for SmoothPicker {
 }
 
 impl SmoothPicker {
-    /// Builds the sequence of the eligible endpoints with these shares: index, id and weight of
-    /// each.
+    /// Builds the sequence of the eligible endpoints by their shares: index, id and weight of each.
     pub(super) fn new(
         members: &Members<'_>,
         shares: impl Iterator<Item = (u32, u64, u64)>,
@@ -114,12 +112,12 @@ impl SmoothPicker {
         if let Some(tape) = former
             && members.eligible().is_empty()
         {
-            // With nothing to pick, the credits are kept until there is.
+            // With no endpoint eligible, the credits are kept.
             return Self { tape: Arc::clone(tape) };
         }
         let start = match (former, members.random_start()) {
             (Some(tape), _) => {
-                // Settled, so that tapes without a pick do not form a chain.
+                // Computed now, so that tapes without a pick do not form a chain.
                 tape.start();
                 Start::Former(Arc::clone(tape))
             }
@@ -128,7 +126,7 @@ impl SmoothPicker {
         };
         let tape = Tape::new(Entry::of(shares), start);
         if members.eligible().len() < 2 {
-            // It will have no picks: the former one is released now.
+            // This tape has no picks, so it releases the former one now.
             tape.start();
         }
         Self { tape: Arc::new(tape) }
@@ -139,6 +137,7 @@ impl SmoothPicker {
         Self { tape: Arc::clone(&self.tape) }
     }
 
+    /// Returns the next pick of the sequence.
     #[inline]
     pub(super) fn next(&self, cx: &PickContext<'_>) -> PickResult {
         match cx.eligible() {

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use crate::policy::smooth_weighted::{
+use super::{
     credits::{Entry, FINE, total},
     tournament::{Line, Tournament},
 };
 
 /// The state of the rule between two picks.
 ///
-/// Among equal weights the order is that of the credits, so the greatest is always at the
-/// head; picking it takes one pick off it, which mostly puts it at the back.
+/// Among equal weights the order is that of the credits, so the greatest is always at the head. A
+/// pick subtracts one pick from it, which mostly moves it to the back.
 #[derive(Debug)]
 pub(super) struct Queues {
     queues: Vec<VecDeque<Line>>,
@@ -21,7 +21,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Cost: O(n log n).
+    /// Makes the queues of these endpoints. Cost: O(n log n).
     pub(super) fn new(entries: &[Entry]) -> Self {
         let mut order: Vec<_> = (0_u32..).zip(entries).collect();
         order.sort_unstable_by_key(|&(place, entry)| {
@@ -54,7 +54,7 @@ impl Queues {
     }
 }
 
-/// Puts an endpoint back where its credit belongs: mostly at the very back.
+/// Inserts an endpoint by its credit: mostly at the back.
 fn requeue(queue: &mut VecDeque<Line>, line: Line) {
     let goes_before =
         |other: &Line| line.key > other.key || (line.key == other.key && line.place < other.place);

@@ -1,11 +1,11 @@
-//! A stretch of the sequence, made in blocks when they are needed.
+//! A part of the sequence, made in blocks when they are needed.
 
 use std::sync::{
     Arc, Mutex, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::policy::smooth_weighted::{
+use super::{
     credits::{self, Credits, Entry, FINE, total},
     queues::Queues,
 };
@@ -26,8 +26,8 @@ pub(super) struct Tape {
     entries: Vec<Entry>,
     total: i128,
     start: Mutex<Start>,
-    /// The credits at the start, once they are needed: whatever was picked from the former
-    /// tape until then is in them, also what was picked while this one was built.
+    /// The credits at the start, computed when they are needed: they include all picks from the
+    /// former tape until then, also those during the build of this one.
     credits: OnceLock<Credits>,
     /// Makes the blocks, one after the other.
     maker: Mutex<Maker>,
@@ -47,11 +47,13 @@ struct Maker {
     made: usize,
 }
 
+/// How many picks a block holds: 1 KiB.
 const BLOCK: usize = 256;
 
-/// Tapes of short cycles hold several, so that a change is not needed for every few picks.
+/// The least number of picks of a tape: of short cycles it holds several.
 const SHORTEST: u64 = 1_024;
 
+/// The greatest number of picks of a tape: 256 KiB.
 const LONGEST: u64 = 65_536;
 
 impl Tape {
@@ -76,8 +78,7 @@ impl Tape {
         self.entries.is_empty()
     }
 
-    /// Returns the credits at the start. Mostly settled by the first pick; the former tape is
-    /// let go of then.
+    /// Returns the credits at the start. The first call computes them and releases the former tape.
     pub(super) fn start(&self) -> &Credits {
         self.credits.get_or_init(|| {
             let entries = self.entries.clone();
@@ -89,13 +90,14 @@ impl Tape {
         })
     }
 
-    /// Takes the next pick: an index of a member. None if the tape is used up.
+    /// Returns the next pick: the index of a member; none if the tape is used up.
     pub(super) fn next(&self) -> Option<u32> {
         let position = self.cursor.fetch_add(1, Ordering::Relaxed);
         let position = if position < self.length { position } else { self.wrap(position)? };
         self.at(position)
     }
 
+    /// Returns the position of a pick beyond the end; none if the tape does not repeat.
     fn wrap(&self, position: u64) -> Option<u64> {
         let repeats = self.repeats.get().copied();
         let repeats = repeats.unwrap_or_else(|| {
@@ -133,6 +135,7 @@ impl Tape {
         }
     }
 
+    /// Returns whether the credits at the end are those at the start: all counts match the weights.
     fn ends_as_it_began(&self) -> bool {
         let counts = self.counts(self.length);
         let fair = |entry: &Entry, count: u64| {
@@ -152,7 +155,7 @@ impl Tape {
         self.entries.iter().map(|entry| by_index[entry.index as usize]).collect()
     }
 
-    /// Returns the credits after what was picked so far.
+    /// Returns the credits after the picks so far.
     fn credits(&self) -> Credits {
         let drawn = self.cursor.load(Ordering::Relaxed);
         let position = match drawn {

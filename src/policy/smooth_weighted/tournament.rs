@@ -1,8 +1,8 @@
-//! Finds the greatest of many credits that all grow, each at a pace of its own.
+//! Finds the greatest of many credits that grow linearly, each at its own pace.
 //!
-//! A tournament tree whose matches carry a date: as long as the loser cannot have overtaken
-//! the winner, a match need not be played again (a kinetic tournament: Basch, Guibas and
-//! Hershberger, "Data structures for mobile data", 1999).
+//! A kinetic tournament: a tree of matches, each with the pick from which on its result may change;
+//! until then it is not computed again (Basch, Guibas and Hershberger, "Data structures for mobile
+//! data", 1999).
 
 /// A credit that grows by `pace` with each pick.
 #[derive(Debug, Clone, Copy)]
@@ -14,8 +14,7 @@ pub(super) struct Line {
     pub(super) place: u32,
 }
 
-/// A match: who wins it, and before which pick that must be checked again, in it or in a
-/// match below.
+/// The greater of two lines, until the pick at which this match or one below it may change.
 #[derive(Debug, Clone, Copy)]
 struct Match {
     winner: u32,
@@ -30,13 +29,16 @@ pub(super) struct Tournament {
     matches: Vec<Match>,
 }
 
+/// A pick that no tape reaches.
 const FOREVER: u32 = u32::MAX;
 
 impl Line {
+    /// Returns the credit at a pick.
     const fn at(self, pick: u32) -> i128 {
         self.key + self.pace * pick as i128
     }
 
+    /// Returns whether this line is the greater one at a pick.
     fn beats(self, other: Self, pick: u32) -> bool {
         let (own, others) = (self.at(pick), other.at(pick));
         own > others || (own == others && self.place < other.place)
@@ -65,13 +67,13 @@ impl Tournament {
         tournament
     }
 
-    /// Returns which is greatest at a pick; picks must not go back.
+    /// Returns which line is greatest at a pick; from call to call the picks rise.
     pub(super) fn winner(&mut self, pick: u32) -> Option<usize> {
         self.refresh(1, pick);
         self.matches.get(1).map(|root| root.winner as usize)
     }
 
-    /// Changes a line.
+    /// Replaces a line.
     pub(super) fn replace(&mut self, i: usize, line: Line, pick: u32) {
         self.lines[i] = line;
         let mut m = (self.lines.len() + i) / 2;
@@ -81,6 +83,7 @@ impl Tournament {
         }
     }
 
+    /// Computes the matches of a subtree whose results may have changed.
     fn refresh(&mut self, m: usize, pick: u32) {
         if m < self.lines.len() && self.matches[m].valid_until <= pick {
             self.refresh(2 * m, pick);
@@ -89,12 +92,14 @@ impl Tournament {
         }
     }
 
+    /// Computes the result of a match from those below it.
     fn play(&mut self, m: usize, pick: u32) {
         let (left, right) = (self.matches[2 * m], self.matches[2 * m + 1]);
         let (a, b) = (self.lines[left.winner as usize], self.lines[right.winner as usize]);
-        let (winner, overtaken) = match a.beats(b, pick) {
-            true => (left.winner, b.overtakes(a)),
-            false => (right.winner, a.overtakes(b)),
+        let (winner, overtaken) = if a.beats(b, pick) {
+            (left.winner, b.overtakes(a))
+        } else {
+            (right.winner, a.overtakes(b))
         };
         let valid_until = overtaken.min(left.valid_until).min(right.valid_until);
         self.matches[m] = Match { winner, valid_until };

@@ -1,14 +1,16 @@
-//! The arcs of a ring: exactly which hashes each endpoint owns.
+//! The arcs of a ring: the hashes that each endpoint owns, exactly.
 
-use crate::policy::affinity::ring::{
-    Circles, Kind, Ring, RingMap,
-    circle::{Circle, Point, Position},
+use super::{
+    Kind, Ring, RingMap,
+    circle::Circle,
+    map::Circles,
+    position::{Point, Position},
 };
 
 /// The number of positions on the circle, in the units of arcs.
 pub(crate) const CIRCLE: u128 = 1 << 64;
 
-/// Where an owner's part of the circle begins; it ends where the next begins.
+/// The start of each arc and its owner; an arc ends where the next begins.
 pub(crate) type Arcs = Vec<(u128, usize)>;
 
 /// Returns start, end and owner of each arc.
@@ -18,6 +20,7 @@ pub(crate) fn lengths(arcs: &Arcs) -> impl Iterator<Item = (u128, u128, usize)> 
 }
 
 impl Ring {
+    /// Returns the arcs of a ring from position 0 on.
     pub(crate) fn arcs(&self, map: &RingMap) -> Arcs {
         match &map.circle {
             Circles::Short(circle) => arcs(map, circle, matches!(self.kind, Kind::Haproxy(_))),
@@ -42,7 +45,7 @@ fn arcs<P: Position>(map: &RingMap, circle: &Circle<P>, nearest: bool) -> Arcs {
             arcs.push((point + 1, owner));
         }
     }
-    // The last arc may begin beyond position 0, and then the one before reaches around.
+    // The last arc may begin beyond position 0; the arc before then goes on from position 0.
     let wrapped = arcs.last().filter(|(start, _)| *start >= around).copied();
     match wrapped {
         Some((start, owner)) => {

@@ -1,16 +1,16 @@
-//! Our own ring: made anew, or edited from the one before.
+//! Builds this crate's own ring: anew, or by an edit of the former ring.
 
-use crate::policy::affinity::{
-    Member,
-    ring::{
-        Circles, Ring, RingMap, Source,
-        circle::{Circle, Point},
-        points,
-    },
+use super::{
+    Ring, RingMap,
+    circle::Circle,
+    map::{Circles, Source},
+    points,
+    position::Point,
 };
+use crate::policy::affinity::Member;
 
 impl Ring {
-    /// Makes the ring of these members; if there is a former one, by an edit of it.
+    /// Makes the ring of these members, by an edit of the former ring where that is cheaper.
     pub(crate) fn build_own(&self, members: &[Member], previous: Option<&RingMap>) -> RingMap {
         let edited = previous.and_then(|former| match &former.circle {
             Circles::Short(circle) => self.edit(members, former, circle),
@@ -21,6 +21,7 @@ impl Ring {
         })
     }
 
+    /// Makes the points of all sources.
     fn fresh(&self, sources: &[Source]) -> Circle<u32> {
         let count = |source: &Source| self.count(source.weight) as usize;
         let len = sources.iter().map(count).sum();
@@ -38,6 +39,7 @@ impl Ring {
         points.map(move |point| (point, slot))
     }
 
+    /// Edits the former ring; none if too much has changed.
     fn edit(&self, members: &[Member], former: &RingMap, circle: &Circle<u32>) -> Option<RingMap> {
         let Matched { sources, gone, fresh } = Matched::of(members, former);
         if gone.is_empty() && fresh.is_empty() {
@@ -58,15 +60,18 @@ impl Ring {
     }
 }
 
-/// Which members of a former ring are still there, with the same weight.
+/// What a change does to the sources of a former ring.
 struct Matched<'f> {
     sources: Box<[Source]>,
+    /// The former sources that have left or changed their weight.
     gone: Vec<&'f Source>,
+    /// The indexes of the sources that are new or have changed their weight.
     fresh: Vec<usize>,
 }
 
 impl<'f> Matched<'f> {
-    /// Matches by id; both lists are in rising order of ids. Those that stay keep their slot.
+    /// Matches members and former sources by id; both are in rising order of ids. Sources that stay
+    /// keep their slot.
     fn of(members: &[Member], former: &'f RingMap) -> Self {
         let mut gone = Vec::new();
         let mut fresh = Vec::new();
@@ -89,8 +94,8 @@ impl<'f> Matched<'f> {
             sources.push(Source::new(member, u32::MAX));
         }
         gone.extend(formers);
-        // A slot that is left now is only used again next time, so that its points can still
-        // be told apart.
+        // A slot that becomes free now is used again in the next change, so that the points to
+        // remove and those to add differ in their slots.
         gone.iter().for_each(|source| free[source.slot as usize] = false);
         let unused = (0_u32..).zip(free).filter(|(_, free)| *free).map(|(slot, _)| slot);
         let mut slots = unused.chain(former.members.len() as u32..);

@@ -1,62 +1,12 @@
-//! Points on a circle, and whose they are: what every ring is made of.
+//! A circle of points, each with an owner: the part that all rings share.
 
-use std::{fmt::Debug, sync::Arc};
+use std::sync::Arc;
 
-/// A position on the circle.
-pub(crate) trait Position: Copy + Ord + Debug + Send + Sync + 'static {
-    const BITS: u32;
+use super::position::{Point, Position};
 
-    /// Returns the top bits as a number.
-    fn top(self, bits: u32) -> usize;
-
-    /// Returns how far the position lies in its sector, as a part of a length.
-    fn part(self, bits: u32, length: usize) -> usize;
-    fn to_u64(self) -> u64;
-}
-
-impl Position for u32 {
-    const BITS: Self = 32;
-
-    #[inline]
-    fn top(self, bits: u32) -> usize {
-        // In two steps, because a shift by all bits is none.
-        (self >> 1 >> (Self::BITS - 1 - bits)) as usize
-    }
-
-    #[inline]
-    fn part(self, bits: u32, length: usize) -> usize {
-        ((u64::from(self << bits) * length as u64) >> Self::BITS) as usize
-    }
-
-    fn to_u64(self) -> u64 {
-        self.into()
-    }
-}
-
-impl Position for u64 {
-    const BITS: u32 = 64;
-
-    #[inline]
-    fn top(self, bits: u32) -> usize {
-        (self >> 1 >> (Self::BITS - 1 - bits)) as usize
-    }
-
-    #[inline]
-    fn part(self, bits: u32, length: usize) -> usize {
-        ((u128::from(self << bits) * length as u128) >> Self::BITS) as usize
-    }
-
-    fn to_u64(self) -> u64 {
-        self
-    }
-}
-
-/// A point and its owner.
-pub(crate) type Point<P> = (P, u32);
-
-/// Sorted points in sectors, of which the top bits of a position name one: a look-up goes
-/// straight to the few points that can be meant, and an edit copies only the sectors that it
-/// changes.
+/// Sorted points in sectors, one for each value of a position's top bits.
+///
+/// A search reads one sector, and an edit copies only the sectors that it changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Circle<P> {
     sectors: Box<[Arc<[Point<P>]>]>,
@@ -70,21 +20,21 @@ impl<P> Default for Circle<P> {
     }
 }
 
-/// How many points share a sector, on average, at the least. With fewer, the list of sectors
-/// outgrows the processor's cache.
+/// The least average number of points in a sector. With fewer, the list of sectors outgrows the
+/// processor's cache.
 const SHARED: usize = 64;
 
-/// Returns how many top bits tell the sectors of so many points.
+/// Returns how many top bits number the sectors of so many points.
 fn bits(points: usize) -> u32 {
     (points / SHARED).max(1).ilog2()
 }
 
 impl<P: Position> Circle<P> {
-    /// Makes a circle of `len` points that come in any order, the same whenever they are
-    /// asked for; ties are settled by `settle`.
+    /// Makes a circle of `len` points, which come in any order, but in the same order at each call
+    /// of `points`; `settle` orders points of one position.
     ///
-    /// Cost: O(len). The points are first dealt out by their topmost bits into parts that fit
-    /// the processor's cache, and sorted there.
+    /// Cost: O(len). The points are distributed by their topmost bits into parts that fit the
+    /// processor's cache, and sorted there.
     pub(crate) fn new<I: Iterator<Item = Point<P>>>(
         len: usize,
         points: impl Fn() -> I,
@@ -93,7 +43,7 @@ impl<P: Position> Circle<P> {
         let bits = bits(len);
         let coarse = bits.min(8);
         let mut all = Vec::new();
-        let ends = deal(len, points, |point| point.top(coarse), 1 << coarse, &mut all);
+        let ends = distribute(len, points, |point| point.top(coarse), 1 << coarse, &mut all);
         let mut sectors = Vec::with_capacity(1 << bits);
         let mut sorted = Vec::new();
         let mut start = 0;
@@ -113,7 +63,7 @@ impl<P: Position> Circle<P> {
     }
 
     /// Returns this circle without some points and with others, by copying only the sectors
-    /// that change; none if it should be made anew, for its size has changed much.
+    /// that change; none if the number of points has changed so much that a new circle is better.
     pub(crate) fn edit(
         &self,
         gone: &[Point<P>],
@@ -140,6 +90,7 @@ impl<P: Position> Circle<P> {
         Some(Self { sectors, bits: self.bits, len })
     }
 
+    /// Returns all points, in rising order.
     pub(crate) fn points(&self) -> impl DoubleEndedIterator<Item = &Point<P>> {
         self.sectors.iter().flat_map(|sector| sector.iter())
     }
@@ -149,8 +100,8 @@ impl<P: Position> Circle<P> {
     #[inline]
     pub(crate) fn successor(&self, position: P) -> Option<u32> {
         let sector = self.sectors.get(position.top(self.bits))?;
-        // Points are spread evenly, so the one that is meant is close to where the position
-        // lies in its sector: mostly on the same cache line.
+        // Points are spread evenly, so the successor is near the position's part of its sector:
+        // mostly on the same cache line.
         let guess = position.part(self.bits, sector.len());
         let found = match sector.get(guess) {
             Some((point, _)) if *point < position => {
@@ -193,7 +144,7 @@ impl<P: Position> Circle<P> {
     }
 }
 
-/// Sorts points, and settles ties.
+/// Sorts points, and settles ties by `settle`.
 fn sort<P: Position>(points: &mut [Point<P>], settle: impl Fn(&mut [Point<P>])) {
     points.sort_unstable();
     settle_ties(points, settle);
@@ -205,33 +156,34 @@ fn settle_ties<P: Position>(points: &mut [Point<P>], settle: impl Fn(&mut [Point
     }
 }
 
-/// Deals points out by a number below `piles`, into one list; returns where each pile ends.
-fn deal<P: Position, I: Iterator<Item = Point<P>>>(
+/// Distributes points into piles by a number below `piles`, in one list; returns the end of each
+/// pile (a counting sort).
+fn distribute<P: Position, I: Iterator<Item = Point<P>>>(
     len: usize,
     points: impl Fn() -> I,
     pile: impl Fn(P) -> usize,
     piles: usize,
-    dealt: &mut Vec<Point<P>>,
+    piled: &mut Vec<Point<P>>,
 ) -> Vec<usize> {
     let mut places = vec![0_usize; piles + 1];
     points().for_each(|(point, _)| places[pile(point) + 1] += 1);
     (1..=piles).for_each(|number| places[number] += places[number - 1]);
-    dealt.clear();
+    piled.clear();
     if let Some(any) = points().next() {
-        dealt.resize(len, any);
+        piled.resize(len, any);
     }
     for (point, owner) in points() {
         let place = &mut places[pile(point)];
-        dealt[*place] = (point, owner);
+        piled[*place] = (point, owner);
         *place += 1;
     }
-    // Each place has moved on to the end of its pile.
+    // Each place is now the end of its pile.
     places.truncate(piles);
     places
 }
 
-/// Sorts points that agree in their topmost bits. They are spread evenly, so dealing them out
-/// by the bits below puts them almost in order.
+/// Sorts points that agree in their topmost bits. They are spread evenly, so a distribution by the
+/// bits below puts them almost in order.
 fn sort_part<P: Position>(
     part: &[Point<P>],
     agree: u32,
@@ -240,8 +192,8 @@ fn sort_part<P: Position>(
 ) {
     let piles = part.len().max(1);
     let pile = |point: P| point.part(agree, piles);
-    deal(part.len(), || part.iter().copied(), pile, piles, sorted);
-    // An insertion sort: hardly anybody has far to go.
+    distribute(part.len(), || part.iter().copied(), pile, piles, sorted);
+    // An insertion sort: most points are at their place or next to it.
     for i in 1..sorted.len() {
         let mut at = i;
         while at > 0 && sorted[at] < sorted[at - 1] {

@@ -1,37 +1,36 @@
-//! Ring hash: points on a circle, of which a key takes the next.
+//! Ring hash: endpoints own points on a circle, and a key belongs to the next point.
 
 mod arcs;
 mod build;
 mod circle;
+mod map;
 mod points;
+mod position;
 
-use crate::policy::affinity::{
-    Keyed, Member,
-    ring::{
-        arcs::{CIRCLE, lengths},
-        circle::{Circle, Point, Position},
-        points::{Envoy, Haproxy},
-    },
-    sealed,
-    seen::Seen,
+use self::{
+    arcs::{CIRCLE, lengths},
+    map::{Circles, RingMap},
+    points::{Envoy, Haproxy},
 };
-use crate::util::hash::{avalanche, crc32, sdbm, xxh64};
+use crate::{
+    policy::affinity::{Keyed, Member, sealed},
+    util::hash::{avalanche, crc32, murmur2, sdbm, xxh64},
+};
 
-/// Keeps keys with endpoints on a ring: each endpoint owns points, and a key goes to the
-/// next one.
+/// Keeps keys with endpoints on a ring: each endpoint owns points, and a key goes to the owner of
+/// the next point.
 ///
-/// The ring is a pure function of the names and weights: not of order, history, process or
-/// platform. A change of the set moves only the keys of those that leave to others and keys
-/// of others to those that join; a change of weight only keys to or from that endpoint; an
-/// ejection only the ejected endpoint's keys, spread over the others, until it is back.
+/// The ring depends on the names and weights alone: not on order, history, process or platform.
+/// When an endpoint leaves, only its keys move; when one joins, only keys to it. A change of weight
+/// moves only keys to or from that endpoint. An ejection moves only the keys of the ejected
+/// endpoint, spread over the others, until it recovers.
 ///
 /// # Points
 ///
 /// An endpoint owns 160 points for each unit of weight, at least one, and at most 65,536:
 /// weights above 409 count as 409, unless [`points`](Self::points) are fewer. More points
-/// make the shares more even. The greatest share over the mean, for endpoints of one weight
-/// that are called `10.0.0.1:8080` and so on, and in brackets the worst of many such
-/// networks:
+/// make the shares more even. The table has the greatest share over the mean, for endpoints of one
+/// weight with the names `10.0.0.1:8080` and so on; in brackets the worst of many such networks:
 ///
 /// | endpoints | at 160 points | at 1,000 |
 /// |---|---|---|
@@ -42,16 +41,16 @@ use crate::util::hash::{avalanche, crc32, sdbm, xxh64};
 ///
 /// # Cost
 ///
-/// Per pick: a hash of the key and a look-up through an index by the hash's top bits,
-/// which takes a few steps whatever the size. Per build: a change of few endpoints edits
-/// a copy of the ring by a merge, O(points); health changes nothing. Memory: 9 bytes per
+/// Per pick: a hash of the key and a search in the sector of the hash's top bits, a few steps
+/// whatever the size. Per build: a change of few endpoints copies only the sectors that it edits,
+/// a change of many makes the ring anew, O(points); health changes nothing. Memory: 9 bytes per
 /// point.
 ///
 /// # Other rings
 ///
 /// [`nginx`](Self::nginx), [`envoy`](Self::envoy) and [`haproxy`](Self::haproxy) choose what
-/// those products choose, bit for bit, so that a team can move from the proxy into the
-/// client without cooling a cache.
+/// those products choose, bit for bit, so that a move of the balancing from the proxy into the
+/// client moves no key.
 ///
 /// | there | here |
 /// |---|---|
@@ -75,46 +74,20 @@ pub type RingHash<A> = Keyed<A, Ring>;
 #[allow(unnameable_types, reason = "users name the alias")]
 pub struct Ring {
     pub(crate) kind: Kind,
+    /// For each unit of weight.
     points: u32,
+    /// For each endpoint.
     most: u32,
     hash: fn(&[u8]) -> u64,
 }
 
+/// Which product's points and search a ring has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Own,
     Nginx,
     Envoy(Envoy),
     Haproxy(Haproxy),
-}
-
-/// The ring of one set.
-#[derive(Debug)]
-#[allow(unnameable_types, reason = "only seen through a sealed trait")]
-pub struct RingMap {
-    pub(crate) circle: Circles,
-    /// The members, in order.
-    pub(crate) sources: Box<[Source]>,
-    /// The index of the member for each slot: points name slots, which do not shift when
-    /// others leave.
-    pub(crate) members: Box<[u32]>,
-    /// How many members own points.
-    pub(crate) owning: usize,
-}
-
-#[derive(Debug)]
-pub(crate) enum Circles {
-    Short(Circle<u32>),
-    Long(Circle<u64>),
-}
-
-/// What an endpoint's points were made from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Source {
-    pub(crate) id: u64,
-    pub(crate) name: std::sync::Arc<str>,
-    pub(crate) weight: u32,
-    pub(crate) slot: u32,
 }
 
 impl Default for Ring {
@@ -124,56 +97,59 @@ impl Default for Ring {
 }
 
 impl<A> RingHash<A> {
-    /// Sets how many points an endpoint owns for each unit of weight; none counts as one.
-    /// Default: 160.
+    /// Sets how many points an endpoint owns for each unit of weight.
+    ///
+    /// Default: 160, as in nginx and ketama. Zero counts as one.
     #[must_use]
     pub fn points(mut self, per_weight: u32) -> Self {
         self.structure_mut().points = per_weight.max(1);
         self
     }
 
-    /// Sets how many points an endpoint owns at most, whatever its weight; none counts as
-    /// one. Default: 65,536.
+    /// Sets how many points an endpoint owns at most, whatever its weight.
+    ///
+    /// Default: 65,536. Zero counts as one.
     #[must_use]
     pub fn max_points(mut self, per_endpoint: u32) -> Self {
         self.structure_mut().most = per_endpoint.max(1);
         self
     }
 
-    /// Replaces the hash function, of names and keys. Default: xxHash64 with seed 0.
+    /// Sets the hash function of names and keys.
     ///
-    /// For the rings of other products it replaces that of keys alone; 32-bit rings take the
-    /// lower half.
+    /// Default: xxHash64 with seed 0. In the rings of other products it applies to keys alone;
+    /// rings of 32 bits use the lower half.
     #[must_use]
     pub fn hash_with(mut self, hash: fn(&[u8]) -> u64) -> Self {
         self.structure_mut().hash = hash;
         self
     }
 
-    /// Chooses as nginx's `hash … consistent` does, for names like its server strings
-    /// (`10.0.0.1:8080`).
+    /// Chooses as nginx's `hash … consistent` does, bit for bit.
     ///
-    /// Weights above 6,553 count as 6,553, or a ring would have no bounds. As in nginx an
-    /// endpoint that may not be picked is passed over point by point, and
-    /// after 20 points the endpoints are taken in turn (nginx: by weight). As in nginx an empty key is
-    /// none. [`points`](Self::points) has no effect on this ring and those below.
+    /// The names are nginx's server strings, such as `10.0.0.1:8080`. Weights above 6,553 count as
+    /// 6,553, so that the ring has at most about a million points for each endpoint. As in nginx an
+    /// endpoint that may not be picked is passed over point by point; after 20 points the
+    /// request goes to any eligible endpoint (nginx: by weight). As in nginx a request with an empty
+    /// key has no key. [`points`](Self::points) has no effect on this ring and those below.
     #[must_use]
     pub fn nginx(mut self) -> Self {
         self.structure_mut().kind = Kind::Nginx;
         self.hash_with(|key| u64::from(crc32(key)))
     }
 
-    /// Chooses as Envoy's `ring_hash` with `XX_HASH` does, and gRPC's where names are
-    /// `ip:port`: with a ring of at least so many points in total, and at most so many.
+    /// Chooses as Envoy's `ring_hash` with `XX_HASH` does, bit for bit.
     ///
-    /// Envoy's own defaults are 1,024 and 8,388,608, which is also the most; a size is at least
-    /// one, and the greatest no less than the least. Envoy chooses at random for a request
-    /// without a key: [`Fallback::Random`](crate::policy::affinity::Fallback::Random).
+    /// The ring has at least `min_size` and at most `max_size` points in total. Envoy's defaults are
+    /// 1,024 and 8,388,608, which is also the limit here; `min_size` is raised to 1, and `max_size`
+    /// to `min_size`. Where names are `ip:port`, gRPC's `ring_hash` chooses the same. Envoy chooses at
+    /// random for a request without a key:
+    /// [`Fallback::Random`](crate::policy::affinity::Fallback::Random).
     ///
-    /// The endpoints must join in the order of Envoy's configuration. As in Envoy the points
-    /// of one endpoint depend on the others, so a change moves keys between endpoints that
-    /// it does not concern. Envoy makes the ring anew without an ejected host; here the
-    /// ring stays, and the key goes to the next endpoint on it.
+    /// The endpoints must join in the order of Envoy's configuration. As in Envoy the points of one
+    /// endpoint depend on the others, so a change also moves keys between endpoints that stay.
+    /// Envoy makes the ring anew without an ejected host; here the ring stays, and the key goes to
+    /// the next endpoint on it.
     #[must_use]
     pub fn envoy(mut self, min_size: u32, max_size: u32) -> Self {
         let envoy = Envoy::new(min_size, max_size, xxh64);
@@ -184,17 +160,17 @@ impl<A> RingHash<A> {
     /// Chooses as [`envoy`](Self::envoy), with points by `MURMUR_HASH_2`.
     #[must_use]
     pub fn envoy_murmur(mut self, min_size: u32, max_size: u32) -> Self {
-        let hash = crate::util::hash::murmur2;
-        let envoy = Envoy::new(min_size, max_size, hash);
+        let envoy = Envoy::new(min_size, max_size, murmur2);
         self.structure_mut().kind = Kind::Envoy(envoy);
         self.hash_with(xxh64)
     }
 
-    /// Chooses as HAProxy's `hash-type consistent` does: the nearest point in either
+    /// Chooses as HAProxy's `hash-type consistent` does, bit for bit: the nearest point in either
     /// direction.
     ///
-    /// HAProxy hashes the ids of its servers, unless configured 1, 2, 3 in order: `id` returns
-    /// that of an endpoint from its name. A unit of weight is 16 points, and the most is 256. Keys are hashed by SDBM with avalanche, HAProxy's default.
+    /// HAProxy hashes the ids of its servers: by default 1, 2, 3 in the order of its configuration.
+    /// `id` returns the id for the name of an endpoint. A unit of weight is 16 points; weights above
+    /// 256 count as 256. Keys are hashed by SDBM with avalanche, HAProxy's default.
     #[must_use]
     pub fn haproxy(mut self, id: fn(&str) -> u32) -> Self {
         self.structure_mut().kind = Kind::Haproxy(Haproxy { id });
@@ -213,6 +189,7 @@ impl Ring {
         self.hash
     }
 
+    /// Returns the position of a key.
     fn position(&self, key: &[u8]) -> u64 {
         let hash = (self.hash)(key);
         match self.kind {
@@ -222,10 +199,10 @@ impl Ring {
     }
 }
 
-/// From so many new points on, a build takes milliseconds.
+/// From so many new points on, a build takes milliseconds (`benches/ring.rs`).
 const SLOW: u64 = 50_000;
 
-/// How many points nginx tries before it gives up.
+/// How many points nginx tries: `ngx_http_upstream_hash_module.c` ends after 20 further ones.
 const NGINX_POINTS: usize = 21;
 
 impl sealed::Structure for Ring {
@@ -313,60 +290,5 @@ impl sealed::Structure for Ring {
             }
         }
         stay as f64 / CIRCLE as f64
-    }
-}
-
-/// What a slot holds that no member has.
-const VACANT: u32 = u32::MAX;
-
-impl RingMap {
-    /// Makes a map whose points name the members by their order.
-    pub(crate) fn in_order(members: &[Member], circle: impl FnOnce(&[Source]) -> Circles) -> Self {
-        let source = |(slot, member): (u32, &Member)| Source::new(member, slot);
-        let sources: Box<[_]> = (0..).zip(members).map(source).collect();
-        Self::new(circle(&sources), sources)
-    }
-
-    pub(crate) fn new(circle: Circles, sources: Box<[Source]>) -> Self {
-        let slots = sources.iter().map(|source| source.slot as usize + 1).max().unwrap_or(0);
-        let mut members = vec![VACANT; slots];
-        for (index, source) in (0..).zip(&sources) {
-            members[source.slot as usize] = index;
-        }
-        let owning = sources.iter().filter(|source| source.weight > 0).count();
-        Self { circle, sources, members: members.into(), owning }
-    }
-
-    pub(crate) fn member(&self, slot: u32) -> Option<usize> {
-        self.members.get(slot as usize).map(|&index| index as usize)
-    }
-
-    /// Offers each owner once.
-    fn first<'p, P: Position>(
-        &self,
-        points: impl Iterator<Item = &'p Point<P>>,
-        mut accept: impl FnMut(usize) -> bool,
-    ) -> Option<usize> {
-        let mut seen = Seen::default();
-        let mut left = self.owning;
-        let mut owners = points.filter_map(|&(_, slot)| self.member(slot));
-        // Not beyond the last owner: there may be many points left.
-        let mut next = || {
-            while left > 0 {
-                let owner = owners.next()?;
-                if seen.is_new(owner, self.sources.len()) {
-                    left -= 1;
-                    return Some(owner);
-                }
-            }
-            None
-        };
-        std::iter::from_fn(&mut next).find(|&owner| accept(owner))
-    }
-}
-
-impl Source {
-    pub(crate) fn new(member: &Member, slot: u32) -> Self {
-        Self { id: member.id, name: member.name.clone(), weight: member.weight, slot }
     }
 }

@@ -1,15 +1,16 @@
-//! Where the points of a ring are: our own way, and those of nginx, Envoy and HAProxy.
+//! The points of a ring: of this crate's own, and of nginx, Envoy and HAProxy.
 
-use crate::policy::affinity::ring::{
-    Source,
-    circle::{Circle, Point, Position},
+use super::{
+    circle::Circle,
+    map::Source,
+    position::{Point, Position},
 };
 use crate::util::{
     hash::{avalanche, crc32, crc32_continued},
     random::splitmix64,
 };
 
-/// Spreads a hash over all bits, so that a weak one will do, too.
+/// Spreads a hash over all bits, so that a weak hash function also gives even positions.
 pub(crate) const fn spread(hash: u64) -> u64 {
     splitmix64(hash)
 }
@@ -25,15 +26,15 @@ pub(crate) fn own(
     (0..points).map(move |i| (point(i) >> 32) as u32)
 }
 
-/// An odd number that is not the step of the generator itself.
+/// The step between the points of one endpoint: odd, and not the step of `splitmix64`.
 const STREAM: u64 = 0xd134_2543_de82_ef95;
 
 fn circle<P: Position>(points: &[Point<P>]) -> Circle<P> {
     Circle::new(points.len(), || points.iter().copied(), |_| {})
 }
 
-/// nginx: a chain of CRC-32 for each server, 160 points for each unit of weight. Of equal
-/// points the earlier server's stays.
+/// Returns nginx's points: a chain of CRC-32 for each server, 160 points for each unit of weight.
+/// Of equal points the earlier server's stays.
 pub(crate) fn nginx(sources: &[Source]) -> Circle<u32> {
     let mut points = Vec::new();
     for (index, source) in (0_u32..).zip(sources) {
@@ -61,10 +62,10 @@ fn split_port(server: &str) -> (&str, &str) {
     }
 }
 
-/// The largest ring that Envoy makes.
+/// The largest ring that Envoy makes: its limit of `maximum_ring_size`.
 const LARGEST: u32 = 8 << 20;
 
-/// Envoy: a ring of a total size, of which hosts get parts in order.
+/// Envoy's ring: a total size, which is divided among the hosts in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envoy {
     pub(crate) min_size: u32,
@@ -100,7 +101,7 @@ impl Envoy {
     }
 }
 
-/// HAProxy: 16 nodes for each unit of weight, placed by the server's id.
+/// HAProxy's ring: 16 points for each unit of weight, at hashes of the server's id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Haproxy {
     pub(crate) id: fn(&str) -> u32,
@@ -111,7 +112,7 @@ impl Haproxy {
         let mut points = Vec::new();
         for (index, source) in (0_u32..).zip(sources) {
             let key = (self.id)(&source.name).wrapping_mul(4_096);
-            // HAProxy's own weights end at 256.
+            // 256 is the greatest weight of HAProxy.
             for node in 0..source.weight.min(256) * 16 {
                 points.push((avalanche(key.wrapping_add(node)), index));
             }
