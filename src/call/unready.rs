@@ -17,6 +17,9 @@ use crate::{cluster::Cluster, policy::Policy};
 /// Services that were picked and are not ready yet. Each one is polled only when it was woken.
 pub(super) struct UnreadyServices<S, Req>(FuturesUnordered<ReadyFuture<S, Req>>);
 
+/// A service that became ready, or failed to.
+type Settled<S, E> = (Picked<S>, Result<(), E>);
+
 /// Waits until one service is ready.
 struct ReadyFuture<S, Req> {
     /// None after the end.
@@ -42,10 +45,7 @@ impl<S: Service<Req>, Req> UnreadyServices<S, Req> {
     }
 
     /// Returns the next service that became ready or failed to; none while all are pending.
-    pub(super) fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Option<(Picked<S>, Result<(), S::Error>)> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Option<Settled<S, S::Error>> {
         match self.0.poll_next_unpin(cx) {
             Poll::Ready(next) => next,
             Poll::Pending => None,
@@ -78,7 +78,7 @@ impl<S, Req> ReadyFuture<S, Req> {
 impl<S, Req> Unpin for ReadyFuture<S, Req> {}
 
 impl<S: Service<Req>, Req> Future for ReadyFuture<S, Req> {
-    type Output = (Picked<S>, Result<(), S::Error>);
+    type Output = Settled<S, S::Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(picked) = &mut self.picked else { return Poll::Pending };

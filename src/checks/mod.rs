@@ -167,14 +167,14 @@ impl<R> Checks<R> {
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
-        let check = ConfigError::check;
+        let require = ConfigError::require;
         let (interval, timeout) = (is_in_range(self.interval), is_in_range(self.timeout));
-        check(interval, "interval", "must be from a millisecond to a year")?;
-        check(timeout, "timeout", "must be from a millisecond to a year")?;
-        check((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
-        check(self.rise > 0, "rise", "must be at least 1")?;
-        check(self.fall > 0, "fall", "must be at least 1")?;
-        check(self.concurrency > 0, "concurrency", "must be at least 1")
+        require(interval, "interval", "must be from a millisecond to a year")?;
+        require(timeout, "timeout", "must be from a millisecond to a year")?;
+        require((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
+        require(self.rise > 0, "rise", "must be at least 1")?;
+        require(self.fall > 0, "fall", "must be at least 1")?;
+        require(self.concurrency > 0, "concurrency", "must be at least 1")
     }
 }
 

@@ -78,6 +78,10 @@ struct Link<T, P: Policy> {
     ended: bool,
 }
 
+/// The next item of the stream; none at its end.
+type Next<D> =
+    Option<Result<Change<<D as Discover>::Key, <D as Discover>::Service>, <D as Discover>::Error>>;
+
 /// How many changes one poll takes at most from the stream, so that other tasks run in between.
 const POLL: usize = 1_024;
 
@@ -147,10 +151,7 @@ where
 
 /// Polls the stream without tokio's budget, so that a channel does not end a batch early. The
 /// bound of the poll keeps the task fair.
-fn poll_stream<D: Discover>(
-    mut stream: Pin<&mut D>,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Result<Change<D::Key, D::Service>, D::Error>>> {
+fn poll_stream<D: Discover>(mut stream: Pin<&mut D>, cx: &mut Context<'_>) -> Poll<Next<D>> {
     let next = poll_fn(|cx| stream.as_mut().poll_discover(cx));
     pin!(unconstrained(next)).poll(cx)
 }

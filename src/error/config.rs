@@ -17,7 +17,7 @@ impl ConfigError {
     }
 
     /// Returns an error about a setting, unless its value is accepted.
-    pub(crate) fn check(
+    pub(crate) fn require(
         accepted: bool,
         field: &'static str,
         problem: &'static str,

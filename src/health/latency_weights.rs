@@ -79,12 +79,12 @@ impl LatencyWeights {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let check = |ok, problem| ConfigError::check(ok, "latency_weights", problem);
-        check((1.0..f64::MAX).contains(&self.below), "needs below of at least 1")?;
+        let require = |ok, problem| ConfigError::require(ok, "latency_weights", problem);
+        require((1.0..f64::MAX).contains(&self.below), "needs below of at least 1")?;
         let above = self.above > self.below && self.above < f64::MAX;
-        check(above, "needs above to be more than below")?;
-        check(self.after > 0, "needs after of at least 1")?;
-        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
-        check(self.min_calls > 0, "needs min_calls of at least 1")
+        require(above, "needs above to be more than below")?;
+        require(self.after > 0, "needs after of at least 1")?;
+        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        require(self.min_calls > 0, "needs min_calls of at least 1")
     }
 }

@@ -185,13 +185,13 @@ impl OutlierDetection {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let check = |ok, problem| ConfigError::check(ok, "outlier_detection", problem);
-        check(self.min_calls > 0, "needs min_calls of at least 1")?;
-        check((0.0..1.0).contains(&self.margin), "needs a margin from 0 to below 1")?;
+        let require = |ok, problem| ConfigError::require(ok, "outlier_detection", problem);
+        require(self.min_calls > 0, "needs min_calls of at least 1")?;
+        require((0.0..1.0).contains(&self.margin), "needs a margin from 0 to below 1")?;
         let chance = self.false_ejections > 0.0 && self.false_ejections < 1.0;
-        check(chance, "needs false_ejections above 0 and below 1")?;
+        require(chance, "needs false_ejections above 0 and below 1")?;
         let slower = self.slower_than.is_none_or(|times| times > 1.0 && times.is_finite());
-        check(slower, "needs slower_than above 1")
+        require(slower, "needs slower_than above 1")
     }
 }
 

@@ -95,13 +95,13 @@ impl Overload {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let check = |ok, problem| ConfigError::check(ok, "overload", problem);
-        check((0.0..=1.0).contains(&self.factor), "needs a factor from 0 to 1")?;
-        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        let require = |ok, problem| ConfigError::require(ok, "overload", problem);
+        require((0.0..=1.0).contains(&self.factor), "needs a factor from 0 to 1")?;
+        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
         let hold = (SHORT..=YEAR).contains(&self.hold);
-        check(hold, "must hold from a millisecond to a year")?;
+        require(hold, "must hold from a millisecond to a year")?;
         let max_hold = (self.hold..=YEAR).contains(&self.max_hold);
-        check(max_hold, "needs a max_hold from hold to a year")
+        require(max_hold, "needs a max_hold from hold to a year")
     }
 }
 

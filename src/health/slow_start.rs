@@ -76,12 +76,12 @@ impl SlowStart {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let check = |ok, problem| ConfigError::check(ok, "slow_start", problem);
+        let require = |ok, problem| ConfigError::require(ok, "slow_start", problem);
         let window = (SHORT..=YEAR).contains(&self.window);
-        check(window, "must last from a millisecond to a year")?;
+        require(window, "must last from a millisecond to a year")?;
         let aggression = self.aggression > 0.0 && self.aggression.is_finite();
-        check(aggression, "needs an aggression above zero")?;
-        check(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")
+        require(aggression, "needs an aggression above zero")?;
+        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")
     }
 }
 

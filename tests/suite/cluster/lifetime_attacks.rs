@@ -305,7 +305,7 @@ async fn a_response_future_that_failed_is_polled_twice() {
         Pin::as_mut(&mut future).poll(&mut nobody).is_ready()
     }));
     let words = again.unwrap_err();
-    assert!(words.downcast_ref::<&str>().is_some_and(|words| words.contains("polled after")));
+    assert!(words.downcast_ref::<String>().is_some_and(|words| words.contains("polled after")));
     drop(future);
     assert_eq!(balance.stats().waiting, 0);
 }
