@@ -1,4 +1,4 @@
-//! Counters and gauges through the `metrics` facade.
+//! Statistics as counters and gauges of the `metrics` crate.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use crate::{
     policy::Policy,
 };
 
-/// Reports statistics as metrics.
+/// Reports statistics as metrics of the `metrics` crate.
 ///
-/// Every number is read from the state of the balancer, so none can drift:
+/// The numbers are those of [`Stats`], so gauges cannot drift:
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `counterpoise_calls_total` | counter | `balancer`, `endpoint`, `outcome` (success, failure, overload, neutral, dropped) |
-/// | `counterpoise_ejections_total` (for calls, not by checks) | counter | `balancer`, `endpoint` |
+/// | `counterpoise_ejections_total` (without ejections by checks) | counter | `balancer`, `endpoint` |
 /// | `counterpoise_in_flight` | gauge | `balancer`, `endpoint` |
 /// | `counterpoise_effective_weight` | gauge | `balancer`, `endpoint` |
 /// | `counterpoise_endpoints` | gauge | `balancer`, `state` (serving, unready, drained, ejected, on_trial, kept) |
@@ -35,8 +35,8 @@ use crate::{
 /// | `counterpoise_panic` | gauge, 0 or 1 | `balancer` |
 /// | `counterpoise_discovery_errors_total` | counter | `balancer` |
 ///
-/// The gauges of an endpoint that has left are set to zero once. What its calls did after the last
-/// report before it left is not counted.
+/// The gauges of an endpoint that has left are set to zero once. Calls that ended after the last
+/// report before it left are not counted.
 ///
 /// ```
 /// use counterpoise::{discover, observe::Metrics, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -52,12 +52,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Metrics {
     balancer: SharedString,
-    /// As of the last report, by name.
+    /// The totals of the last report, by name.
     last: HashMap<Arc<str>, Totals>,
     discovery_errors: u64,
 }
 
-/// What all endpoints of one name have done.
+/// The sums over all endpoints of one name.
 #[derive(Debug, Default, Clone, Copy)]
 struct Totals {
     /// In the order of [`OUTCOMES`].
@@ -78,20 +78,21 @@ const STATES: [EndpointState; 6] = [
     EndpointState::Kept,
 ];
 
-/// Reports a balancer's statistics again and again; made by
-/// [`Balance::report`](crate::Balance::report).
+/// A future that reports the statistics of a balancer regularly, and ends with it.
+///
+/// [`Balance::report`](crate::Balance::report) makes it.
 #[must_use = "nothing is reported while the reporter is not polled"]
 pub struct Reporter(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Metrics {
-    /// Creates a report on the balancer of this name.
+    /// Creates a reporter for one balancer. The name is the label `balancer`.
     #[must_use]
     pub fn new(balancer: impl Into<String>) -> Self {
         let balancer = SharedString::from(balancer.into());
         Self { balancer, last: HashMap::new(), discovery_errors: 0 }
     }
 
-    /// Reports statistics. Of one balancer, and later ones after earlier ones.
+    /// Reports statistics. All must be of one balancer, and each later than the one before.
     pub fn report(&mut self, stats: &Stats) {
         let mut totals: HashMap<Arc<str>, Totals> = HashMap::new();
         for endpoint in &stats.endpoints {
@@ -108,7 +109,7 @@ impl Metrics {
         self.set(stats);
     }
 
-    /// Reports what concerns the whole set.
+    /// Reports the numbers of the whole set.
     fn set(&mut self, stats: &Stats) {
         let balancer = &self.balancer;
         for state in STATES {
@@ -150,13 +151,10 @@ impl Metrics {
     }
 }
 
-/// Returns how much a count has grown; one that is less began anew, with an endpoint that left
-/// and came back.
+/// Returns how much a count has grown. A count that is less than before belongs to an endpoint that
+/// has left and joined again, and began at zero.
 const fn since(before: u64, now: u64) -> u64 {
-    match now.checked_sub(before) {
-        Some(more) => more,
-        None => now,
-    }
+    if now >= before { now - before } else { now }
 }
 
 impl Totals {
@@ -183,19 +181,19 @@ where
     Reporter(Box::pin(run(Arc::downgrade(cluster), metrics, interval)))
 }
 
-/// Reports until the balancer is gone.
+/// Reports until the balancer is dropped.
 async fn run<T, P: Policy>(cluster: Weak<Cluster<T, P>>, mut metrics: Metrics, interval: Duration) {
     while let Some(stats) = cluster.upgrade().map(|cluster| Stats::of(&cluster)) {
         metrics.report(&stats);
         let mut pause = Box::pin(sleep(interval.max(Duration::from_millis(1))));
         loop {
-            let Some(bell) =
+            let Some(changed) =
                 cluster.upgrade().map(|cluster| Arc::clone(&cluster.changed).notified_owned())
             else {
                 return;
             };
-            // Only the balancer's end cuts the pause short.
-            match select(pause, Box::pin(bell)).await {
+            // Only the drop of the balancer ends the pause early.
+            match select(pause, Box::pin(changed)).await {
                 Either::Left(_) => break,
                 Either::Right((_, rest)) => pause = rest,
             }

@@ -1,8 +1,9 @@
-//! What can be seen of a balancer from outside: statistics, metrics, log events.
+//! Statistics, metrics and log events of a balancer.
 
 #[cfg(feature = "metrics")]
 mod metrics;
 pub(crate) mod stats;
+mod table;
 #[cfg(feature = "tracing")]
 pub(crate) mod tracing;
 

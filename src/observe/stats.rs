@@ -1,4 +1,4 @@
-//! What can be seen of a balancer from outside.
+//! Statistics of a balancer and its endpoints.
 
 use std::{
     fmt,
@@ -16,13 +16,14 @@ use crate::{
     policy::{Member, Policy},
 };
 
-/// A balancer at one moment: exactly the set that the next pick would use.
+/// The statistics of a balancer at one moment: the set that the next pick uses.
 ///
-/// After a policy has panicked, that is the set before: see [`policy_panics`](Self::policy_panics).
+/// [`Balance::stats`](crate::Balance::stats) returns them, and does not affect picks. Their `Display`
+/// form is a table.
 ///
-/// A comparison with peers that is due by now is not in it: the next call makes it.
-///
-/// Its `Display` form is a table. Taking one changes nothing.
+/// After a panic of the policy, the next pick uses the set of the last build that succeeded: see
+/// [`policy_panics`](Self::policy_panics). A comparison with peers that is due is not included,
+/// because the next call makes it.
 ///
 /// ```
 /// use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
@@ -35,99 +36,99 @@ use crate::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The number of the snapshot; grows with each change.
+    /// The number of the snapshot, which grows with each change.
     pub generation: u64,
     /// The endpoints, in the order in which they joined.
     pub endpoints: Vec<EndpointStats>,
-    /// How many there are, are ejected, are drained.
+    /// How many endpoints there are, and how many of them are ejected or drained.
     pub counts: Counts,
-    /// Whether ejections are ignored, because too few endpoints are healthy.
+    /// Whether ejections are ignored because too few endpoints are healthy.
     pub panic: bool,
-    /// Calls that wait for an endpoint.
+    /// How many calls wait for an endpoint.
     pub waiting: usize,
-    /// How discovery is doing.
+    /// The state of discovery.
     pub discovery: Discovery,
-    /// Errors that discovery has yielded.
+    /// How many errors discovery has yielded.
     pub discovery_errors: u64,
-    /// The error that discovery yielded since its last change.
+    /// The last error of discovery; none if a change has followed it.
     pub last_discovery_error: Option<BoxError>,
-    /// How often the policy panicked while compiling; the former snapshot stayed in use.
+    /// How often a build of the policy has panicked. After a panic the former picker stays in use.
     pub policy_panics: u64,
-    /// What the policy last panicked with.
+    /// The message of the policy's last panic.
     pub last_policy_panic: Option<String>,
 }
 
-/// One endpoint at one moment.
+/// The statistics of an endpoint at one moment.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EndpointStats {
     /// The `Display` form of the key.
     pub name: Arc<str>,
-    /// The weight that was set.
+    /// The weight that discovery has set.
     pub weight: u32,
-    /// The tier that was set.
+    /// The tier that discovery has set.
     pub tier: u32,
-    /// The zone that was set.
+    /// The zone that discovery has set.
     pub zone: Option<Arc<str>>,
-    /// The labels that were set.
+    /// The labels that discovery has set.
     pub labels: Labels,
-    /// The weight that counts now: the set weight times the capacity factor, and zero while
-    /// ejected.
+    /// The weight times the capacity factor; zero while the endpoint is ejected.
     pub effective_weight: f64,
-    /// Where the endpoint stands.
+    /// Whether and why the endpoint is in service.
     pub state: EndpointState,
-    /// Time until a call may try an ejected endpoint; zero if the next one may, none if active
-    /// checks have to pass first.
+    /// The time until a trial of an ejected endpoint is due. Zero if the next call may be the trial,
+    /// none if active checks have to pass first.
     pub returns_in: Option<Duration>,
-    /// Calls that run now: sent, and not over. When that is: see
-    /// [`Builder::judge`](crate::Builder::judge).
+    /// How many calls were sent here and have not ended. [`Builder::judge`](crate::Builder::judge)
+    /// explains when a call ends.
     pub in_flight: u64,
-    /// Calls that were sent here.
+    /// How many calls were sent here.
     pub picks: u64,
-    /// Calls that ended in success.
+    /// How many calls ended in success.
     pub successes: u64,
-    /// Calls that ended in failure; drops are not among them.
+    /// How many calls ended in failure, without drops.
     pub failures: u64,
-    /// Calls that the endpoint pushed back.
+    /// How many calls the endpoint pushed back.
     pub overloads: u64,
-    /// Calls that ended without saying anything about the endpoint.
+    /// How many calls ended with an outcome that does not concern the endpoint.
     pub neutrals: u64,
-    /// Calls that were dropped before they ended, whatever their age. Old ones count as
-    /// failures for health all the same, if their response had not begun.
+    /// How many calls were dropped before they ended, at any age.
+    ///
+    /// For health, a call that was dropped late and without a response counts as a failure.
     pub drops: u64,
-    /// Failures since the last success.
+    /// How many calls have failed since the last success.
     pub consecutive_failures: u32,
-    /// How often the endpoint was ejected for its calls.
+    /// How often the endpoint was ejected because of its calls.
     pub ejections: u64,
-    /// Whether active checks keep it out.
+    /// Whether failed active checks keep the endpoint out of service.
     pub checked_out: bool,
-    /// The moving latency of its calls, if the policy asks for it.
+    /// The moving average of the latency, if the policy needs it.
     pub latency: Option<Duration>,
 }
 
-/// Where an endpoint stands.
+/// Whether and why an endpoint is in service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EndpointState {
-    /// In rotation.
+    /// In service.
     Serving,
-    /// In rotation, but the last service that was polled was not ready.
+    /// In service, but its service was not ready when it was last polled.
     Unready,
-    /// Listed, but with weight or capacity zero.
+    /// Out of service because its weight or capacity is zero.
     Drained,
-    /// Out of rotation for what its calls or checks have shown.
+    /// Out of service because its calls or checks have failed.
     Ejected,
-    /// Out of rotation; one call is trying it.
+    /// Out of service, except for one call: the trial.
     OnTrial,
-    /// Removed by discovery, but kept because it was among the last; in rotation.
+    /// In service although discovery has removed it, because it was among the last endpoints.
     Kept,
 }
 
 impl Stats {
     pub(crate) fn of<T, P: Policy>(cluster: &Cluster<T, P>) -> Self {
         let now = Instant::now();
-        // The next pick would do that first. What time moves is only looked at: or readers would
-        // decide when it moves.
+        // The next pick would publish the gathered transitions first. Nothing else is updated here,
+        // so that readers do not affect when ramps and trials move.
         cluster.flush_due(now);
         let progress = &cluster.progress;
         cluster.inspect(|core, snapshot, shows_all| {
@@ -139,7 +140,7 @@ impl Stats {
             Self {
                 generation: snapshot.generation,
                 endpoints: snapshot.nodes.iter().filter_map(endpoint).collect(),
-                // Ejections that are gathered show at once; members only when published.
+                // Gathered ejections count at once, changes of members once they are published.
                 counts: if shows_all { core.counts() } else { snapshot.counts },
                 panic: snapshot.panic,
                 waiting: cluster.waiting.load(Ordering::Relaxed),
@@ -173,11 +174,7 @@ impl EndpointStats {
             labels: member.traits.labels().clone(),
             effective_weight: if counts { member.effective_weight() } else { 0.0 },
             state: EndpointState::of(node, member, record),
-            returns_in: match record.ejections.stage() {
-                _ if record.is_checked_out() => None,
-                Stage::Out { until, .. } => Some(until.saturating_duration_since(now)),
-                Stage::Serving | Stage::Trial { .. } => None,
-            },
+            returns_in: returns_in(record, now),
             in_flight,
             picks: read.picks(),
             successes,
@@ -193,11 +190,25 @@ impl EndpointStats {
     }
 }
 
+/// Returns the time until a trial is due; none if checks have to pass first.
+fn returns_in(record: &Record, now: Instant) -> Option<Duration> {
+    match record.ejections.stage() {
+        Stage::Out { until, .. } if !record.is_checked_out() => {
+            Some(until.saturating_duration_since(now))
+        }
+        _ => None,
+    }
+}
+
 impl EndpointState {
     fn of<T>(node: &Node<T>, member: &Member, record: &Record) -> Self {
+        if !member.is_open() {
+            return Self::Drained;
+        }
+        if record.is_checked_out() {
+            return Self::Ejected;
+        }
         match record.ejections.stage() {
-            _ if !member.is_open() => Self::Drained,
-            _ if record.is_checked_out() => Self::Ejected,
             Stage::Out { .. } => Self::Ejected,
             Stage::Trial { .. } => Self::OnTrial,
             Stage::Serving if record.is_kept() => Self::Kept,
@@ -217,60 +228,5 @@ impl fmt::Display for EndpointState {
             Self::OnTrial => "on trial",
             Self::Kept => "kept",
         })
-    }
-}
-
-/// The set weight, and the effective one if that is another.
-struct Weight<'a>(&'a EndpointStats);
-
-impl fmt::Display for Weight<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (set, effective) = (self.0.weight, self.0.effective_weight);
-        match effective == f64::from(set) || effective == 0.0 {
-            true => f.pad(&set.to_string()),
-            false => f.pad(&format!("{effective:.2}/{set}")),
-        }
-    }
-}
-
-impl fmt::Display for Stats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; discovery {:?}", self.counts, self.discovery)?;
-        if self.panic {
-            write!(f, "; health is ignored")?;
-        }
-        writeln!(f, "; {} calls wait", self.waiting)?;
-        let total: u64 = self.endpoints.iter().map(|endpoint| endpoint.picks).sum();
-        writeln!(
-            f,
-            "{:<20} {:>9} {:>9} {:>9} {:>10} {:>6} {:>8} {:>7} {:>9}",
-            "endpoint",
-            "state",
-            "weight",
-            "in flight",
-            "picks",
-            "share",
-            "failures",
-            "drops",
-            "returns in"
-        )?;
-        for endpoint in &self.endpoints {
-            let share = 100.0 * endpoint.picks as f64 / total.max(1) as f64;
-            let returns = endpoint.returns_in.map(|left| format!("{:.1} s", left.as_secs_f64()));
-            writeln!(
-                f,
-                "{:<20} {:>9} {:>9} {:>9} {:>10} {:>5.1}% {:>8} {:>7} {:>9}",
-                endpoint.name,
-                endpoint.state,
-                Weight(endpoint),
-                endpoint.in_flight,
-                endpoint.picks,
-                share,
-                endpoint.failures,
-                endpoint.drops,
-                returns.unwrap_or_default(),
-            )?;
-        }
-        Ok(())
     }
 }

@@ -1,18 +1,20 @@
-//! Events of `tracing`.
+//! Events as log records of `tracing`.
 
 use tracing::{debug, field::display, info, warn};
 
 use crate::event::Event;
 
-/// Where the events are from.
+/// The target of the log records.
 const TARGET: &str = "counterpoise";
 
-/// Writes an event to the log of whoever subscribes: `debug` for trials and weights, `warn`
-/// for ejections and what concerns the whole set, `info` for the rest.
+/// Writes an event to the log.
+///
+/// The level is `debug` for trials and weights, `warn` for ejections, failures of discovery and
+/// sets without an eligible endpoint, and `info` for the rest.
 pub(crate) fn trace(event: &Event) {
     match event {
         Event::Joined { endpoint, weight, tier, zone, labels } => {
-            // What is not set is not written.
+            // Only fields with a value are written.
             let tier = if *tier > 0 { Some(*tier) } else { None };
             let labels = if labels.is_empty() { None } else { Some(display(labels)) };
             info!(target: TARGET, %endpoint, weight, tier, zone = zone.as_deref(), labels, "endpoint joined");

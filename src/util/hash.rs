@@ -1,4 +1,4 @@
-//! Hash functions that never change: not between processes, platforms or releases.
+//! Hash functions whose results are the same in every process, on every platform and in every release.
 
 use twox_hash::XxHash64;
 
@@ -16,7 +16,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// The CRC-32 of bytes that follow others, of which the CRC-32 is known.
+/// Continues a CRC-32 with the bytes that follow.
 pub(crate) fn crc32_continued(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
     hasher.update(bytes);

@@ -1,4 +1,4 @@
-//! Small helpers that know nothing of load balancing.
+//! Small helpers that are independent of load balancing.
 
 pub(crate) mod fraction;
 pub(crate) mod hash;
@@ -11,25 +11,25 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Gives memory back that a list needed once, and no longer by far.
+/// Frees most of the spare memory of a list that was much longer before.
 pub(crate) fn trim<T>(list: &mut Vec<T>) {
     if is_roomy(list.len(), list.capacity()) {
         list.shrink_to(2 * list.len());
     }
 }
 
-/// Returns whether a collection has much more room than it needs.
+/// Returns whether a collection has more than eight times the memory that it needs.
 pub(crate) const fn is_roomy(len: usize, capacity: usize) -> bool {
     capacity > 64 && capacity / 8 > len
 }
 
-/// Drops what belongs to the user. A panic there has been reported by the panic hook, and is
-/// no reason to stop.
+/// Drops a value of a user's type. The panic hook has reported a panic of its drop, which is
+/// otherwise ignored.
 pub(crate) fn drop_users<T>(value: T) {
     let _panicked = catch_unwind(AssertUnwindSafe(|| drop(value)));
 }
 
-/// Locks a mutex whose data is valid at every step, so that poison means nothing.
+/// Locks a mutex whose data is valid at every step, and so ignores that it is poisoned.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
-//! A value that shares its cache line with nothing else.
+//! A value that has its cache lines for itself.
 
 use std::ops::Deref;
 
-/// Keeps a hot counter away from its neighbours: 128 bytes, because processors
-/// fetch cache lines in pairs.
+/// Separates a counter that many threads write from its neighbours.
+///
+/// Aligned to two cache lines of 64 bytes, because processors prefetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

@@ -1,14 +1,14 @@
-//! Seeded chance: every number can be reproduced from the seed.
+//! Random numbers that can be reproduced from a seed.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Returns a seed that differs from balancer to balancer and from process to process.
+/// Returns a seed that is different for each balancer and each process.
 pub(crate) fn entropy() -> u64 {
     RandomState::new().hash_one(0_u64)
 }
 
-/// Scrambles one number into another; a bijection (Steele, Lea and Flood, "Fast
-/// splittable pseudorandom number generators", 2014).
+/// Maps one number to another, as a bijection. Source: Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014.
 #[inline]
 pub(crate) const fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -17,18 +17,19 @@ pub(crate) const fn splitmix64(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the n-th of the numbers that one random number stands for; the 0-th is itself.
+/// Returns the n-th random number that follows from one; the 0-th is that one itself.
 #[inline]
 pub(crate) const fn scramble(random: u64, nth: u64) -> u64 {
     if nth == 0 { random } else { splitmix64(random ^ nth.wrapping_mul(0xd6e8_feb8_6659_fd93)) }
 }
 
-/// A sequence of random numbers with one owner.
+/// A sequence of random numbers.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Neighbouring seeds begin far from each other.
+    /// Starts the sequence of a seed. The first number is mixed, so that seeds close to each other
+    /// begin far apart.
     pub(crate) const fn seeded(seed: u64) -> Self {
         Self(splitmix64(!seed))
     }
@@ -37,7 +38,7 @@ impl Random {
     pub(crate) fn unit(&mut self) -> f64 {
         let bits = splitmix64(self.0);
         self.0 = self.0.wrapping_add(1);
-        // 53 bits are what a double holds exactly.
+        // A double holds 53 bits exactly.
         (bits >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -1,14 +1,14 @@
-//! Spans of time that every setting keeps within, and times as numbers.
+//! Limits of all durations that are settings, and durations as numbers.
 
 use std::time::Duration;
 
-/// No time that is set is longer, so that adding one to any instant stays in range.
+/// The longest duration that a setting accepts, so that an instant plus a setting stays in range.
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What takes time takes at least as long.
+/// The shortest duration that most settings accept: the resolution of tokio's timers.
 pub(crate) const SHORT: Duration = Duration::from_millis(1);
 
-/// Returns a time in nanoseconds; 584 years fit.
+/// Returns a duration in nanoseconds, at most 584 years.
 #[inline]
 pub(crate) const fn nanos(time: Duration) -> u64 {
     let seconds = time.as_secs().saturating_mul(1_000_000_000);
