@@ -61,11 +61,24 @@ impl<P: Policy> Driven<P> {
         let (layer, driver) = builder.pair(changes, policy).unwrap();
         let mut driven = Self { balance: layer.layer(()), handle, driver: Box::pin(driver) };
         let endpoint = |weight| Endpoint::new(Direct(Noop)).weight(weight);
-        driven.handle.set(weights.into_iter().map(endpoint).enumerate());
-        for _ in 0..100 {
-            driven.drive();
-        }
+        let endpoints: Vec<_> = weights.into_iter().map(endpoint).enumerate().collect();
+        let n = endpoints.len();
+        driven.handle.set(endpoints);
+        driven.drive_until(n);
         driven
+    }
+
+    /// Polls the driver until the set has `n` endpoints. In a runtime, the picker of a large set is
+    /// built on another thread.
+    fn drive_until(&mut self, n: usize) {
+        for _ in 0..10_000 {
+            self.drive();
+            if self.balance.stats().endpoints.len() == n {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the set has not reached {n} endpoints");
     }
 
     /// Changes the weight of an endpoint, or adds it; the snapshot is published.

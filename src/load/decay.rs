@@ -58,11 +58,13 @@ impl Fading {
         decode(self.0.load(Ordering::Relaxed), now, decay)
     }
 
+    #[inline]
     pub(crate) fn is_zero(&self) -> bool {
         self.0.load(Ordering::Relaxed) == ZERO
     }
 
     /// Returns whether the number is greater than `other` at an instant.
+    #[inline]
     pub(crate) fn exceeds(&self, other: f64, at: f64, decay: Decay) -> bool {
         self.0.load(Ordering::Relaxed) as f64 > at + decay.time * ln(other)
     }
@@ -74,6 +76,7 @@ impl Fading {
 
     /// Raises the number to `to`, if that is greater by about a sixteenth. So of many similar numbers
     /// few are written.
+    #[inline]
     pub(crate) fn raise_by_far(&self, to: f64, now: u64, decay: Decay) {
         let word = encode(to, now, decay);
         let least = self.0.load(Ordering::Relaxed).saturating_add((decay.time * FAR) as i64);

@@ -70,7 +70,11 @@ impl Meter {
     }
 
     /// Returns how many failed calls count as load at an instant.
+    #[inline]
     pub(crate) fn failures(&self, pace: &Pace, now: Instant) -> u64 {
+        if !pace.has_failures() {
+            return 0;
+        }
         pace.failures(self.since_origin(now), self.decay).round() as u64
     }
 

@@ -40,9 +40,15 @@ impl Pace {
         measured + UNKNOWN * usual * (1.0 - fade)
     }
 
+    /// Returns whether a failed call was added at any time.
+    #[inline]
+    pub(super) fn has_failures(&self) -> bool {
+        !self.failures.is_zero()
+    }
+
     /// Returns how many failed calls count as load.
     pub(super) fn failures(&self, now: u64, decay: Decay) -> f64 {
-        if self.failures.is_zero() { 0.0 } else { self.failures.at(now, decay) }
+        self.failures.at(now, decay)
     }
 
     pub(super) fn add_failure(&self, now: u64, decay: Decay) {
@@ -58,6 +64,7 @@ impl Pace {
 
     /// Adds a latency to the moving average: a greater one replaces it, a smaller one counts for the
     /// time since the last (the peak-sensitive average of Finagle's `PeakEwma`).
+    #[inline]
     pub(super) fn average(&self, took: f64, now: u64, decay: Decay) {
         let part = decay.time() / PARTS;
         let since = now.saturating_sub(self.seen.load(Ordering::Relaxed)) as f64;

@@ -36,6 +36,7 @@ impl Usual {
         if average > 0.0 { average } else { FIRST }
     }
 
+    #[inline]
     pub(super) fn note(&self, took: f64, now: u64, decay: Decay) {
         self.update_average(took, now, decay);
         self.peak.raise_by_far(took, now, decay);
@@ -52,6 +53,7 @@ impl Usual {
         (PENALTY * self.latency()).max(2.0 * self.peak.at(now, decay))
     }
 
+    #[inline]
     fn update_average(&self, took: f64, now: u64, decay: Decay) {
         let relaxed = Ordering::Relaxed;
         let before = self.updated.load(relaxed);
