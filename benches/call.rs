@@ -55,7 +55,10 @@ where
     };
     runtime.block_on(calls(&mut service, 1_000));
     let allocations = measure(|| runtime.block_on(calls(&mut service, 1_000))).count_total;
-    println!("{name}, {n} endpoints: {} allocations in 1,000 calls", allocations);
+    println!(
+        "{name}, {n} endpoints: {} allocations in 1,000 calls",
+        allocations
+    );
     c.bench_function(&format!("{name}/{n}"), |b| {
         b.iter_custom(|n| {
             runtime.block_on(async {
@@ -78,12 +81,22 @@ fn ours<P: Policy<Picker: Picker<u64>>>(
 fn single(c: &mut Criterion) {
     bench(c, "bare", 1, || Noop);
     for n in SIZES {
-        bench(c, "round robin", n, || ours(RoundRobin::new(), Health::new(), n));
-        bench(c, "round robin, health off", n, || ours(RoundRobin::new(), Health::off(), n));
-        bench(c, "least request", n, || ours(LeastRequest::new(), Health::new(), n));
-        bench(c, "peak EWMA", n, || ours(PeakEwma::new(), Health::new(), n));
+        bench(c, "round robin", n, || {
+            ours(RoundRobin::new(), Health::new(), n)
+        });
+        bench(c, "round robin, health off", n, || {
+            ours(RoundRobin::new(), Health::off(), n)
+        });
+        bench(c, "least request", n, || {
+            ours(LeastRequest::new(), Health::new(), n)
+        });
+        bench(c, "peak EWMA", n, || {
+            ours(PeakEwma::new(), Health::new(), n)
+        });
         let judged = || Health::new().outlier_detection(OutlierDetection::new());
-        bench(c, "round robin, judged by rate", n, || ours(RoundRobin::new(), judged(), n));
+        bench(c, "round robin, judged by rate", n, || {
+            ours(RoundRobin::new(), judged(), n)
+        });
         let complete = CompleteOnResponse::default;
         let list = move || ServiceList::new::<u64>(vec![Noop; n]);
         let pending = move || p2c::Balance::new(PendingRequestsDiscover::new(list(), complete()));
@@ -91,8 +104,12 @@ fn single(c: &mut Criterion) {
         let ewma =
             move || p2c::Balance::new(PeakEwmaDiscover::new(list(), second, second, complete()));
         bench(c, "tower p2c", n, pending);
-        bench(c, "tower p2c behind Buffer", n, move || Buffer::new(pending(), 1_024));
-        bench(c, "tower peak EWMA behind Buffer", n, move || Buffer::new(ewma(), 1_024));
+        bench(c, "tower p2c behind Buffer", n, move || {
+            Buffer::new(pending(), 1_024)
+        });
+        bench(c, "tower peak EWMA behind Buffer", n, move || {
+            Buffer::new(ewma(), 1_024)
+        });
     }
 }
 

@@ -63,7 +63,9 @@ fn few(n: usize) -> Vec<u32> {
 
 /// Returns weights that nearly all differ.
 fn many(n: usize) -> Vec<u32> {
-    (0..n as u64).map(|i| 1 + (i * 48_271 % 99_991) as u32).collect()
+    (0..n as u64)
+        .map(|i| 1 + (i * 48_271 % 99_991) as u32)
+        .collect()
 }
 
 fn policy<P>(c: &mut Criterion, name: &str, new: impl Fn() -> P, weights: fn(usize) -> Vec<u32>)
@@ -92,23 +94,48 @@ fn picks<P: Policy<Picker: Picker<u64>>>(balance: &mut Balance<Direct<Noop>, P>,
 fn unweighted(c: &mut Criterion) {
     policy(c, "round robin", RoundRobin::new, few);
     policy(c, "modulo round robin", ModuloRoundRobin::new, few);
-    policy(c, "boxed round robin", || BoxPolicy::<u64>::new(RoundRobin::new()), few);
+    policy(
+        c,
+        "boxed round robin",
+        || BoxPolicy::<u64>::new(RoundRobin::new()),
+        few,
+    );
     policy(c, "random", Random::new, few);
 }
 
 fn weighted(c: &mut Criterion) {
     policy(c, "smooth weighted, few weights", SmoothWeighted::new, few);
-    policy(c, "smooth weighted, many weights", SmoothWeighted::new, many);
+    policy(
+        c,
+        "smooth weighted, many weights",
+        SmoothWeighted::new,
+        many,
+    );
     policy(c, "weighted random, few weights", WeightedRandom::new, few);
-    policy(c, "weighted random, many weights", WeightedRandom::new, many);
+    policy(
+        c,
+        "weighted random, many weights",
+        WeightedRandom::new,
+        many,
+    );
 }
 
 /// Policies by load. A full scan is O(n) by intent.
 fn by_load(c: &mut Criterion) {
     policy(c, "least request", LeastRequest::new, few);
-    policy(c, "least request, 4 choices", || LeastRequest::new().choices(4), few);
+    policy(
+        c,
+        "least request, 4 choices",
+        || LeastRequest::new().choices(4),
+        few,
+    );
     policy(c, "peak EWMA", PeakEwma::new, few);
-    policy(c, "least request, full scan", || LeastRequest::new().full_scan(), few);
+    policy(
+        c,
+        "least request, full scan",
+        || LeastRequest::new().full_scan(),
+        few,
+    );
 }
 
 /// tower's balancers by load. They pick in `poll_ready`, so a call of a service that does nothing is
@@ -123,7 +150,12 @@ fn towers(c: &mut Criterion) {
         let pending = p2c::Balance::new(PendingRequestsDiscover::new(list(), complete()));
         tower(c, "tower pending requests, with its call", n, pending);
         let ewma = PeakEwmaDiscover::new(list(), second, second, complete());
-        tower(c, "tower peak EWMA, with its call", n, p2c::Balance::new(ewma));
+        tower(
+            c,
+            "tower peak EWMA, with its call",
+            n,
+            p2c::Balance::new(ewma),
+        );
     }
 }
 
@@ -133,27 +165,35 @@ where
 {
     // Adds all endpoints first.
     (0..2_000).for_each(|i| drop(now(now(service.ready()).unwrap().call(i))));
-    c.benchmark_group(name).bench_function(BenchmarkId::new("1 thread", n), |b| {
-        b.iter(|| now(now(service.ready()).unwrap().call(black_box(7))).unwrap());
-    });
+    c.benchmark_group(name)
+        .bench_function(BenchmarkId::new("1 thread", n), |b| {
+            b.iter(|| now(now(service.ready()).unwrap().call(black_box(7))).unwrap());
+        });
 }
 
 /// The usual loop of smooth weighted round robin, under a lock.
 fn textbook(c: &mut Criterion) {
     let mut group = c.benchmark_group("textbook smooth weighted in a mutex");
     for n in SIZES {
-        let nodes: Vec<_> = few(n).into_iter().map(|weight| (i64::from(weight), 0)).collect();
+        let nodes: Vec<_> = few(n)
+            .into_iter()
+            .map(|weight| (i64::from(weight), 0))
+            .collect();
         let shared = Arc::new(Mutex::new(nodes));
         group.bench_function(BenchmarkId::new("1 thread", n), |b| {
             b.iter(|| textbook_pick(&shared));
         });
         group.bench_function(BenchmarkId::new("2 threads", n), |b| {
             b.iter_custom(|n| {
-                two_threads([Arc::clone(&shared), Arc::clone(&shared)], n, |shared, n| {
-                    (0..n).for_each(|_| {
-                        black_box(textbook_pick(shared));
-                    });
-                })
+                two_threads(
+                    [Arc::clone(&shared), Arc::clone(&shared)],
+                    n,
+                    |shared, n| {
+                        (0..n).for_each(|_| {
+                            black_box(textbook_pick(shared));
+                        });
+                    },
+                )
             });
         });
     }
@@ -174,5 +214,7 @@ fn textbook_pick(nodes: &Mutex<Vec<(i64, i64)>>) -> usize {
     best
 }
 
-criterion_group!(benches, yardstick, unweighted, weighted, by_load, towers, textbook);
+criterion_group!(
+    benches, yardstick, unweighted, weighted, by_load, towers, textbook
+);
 criterion_main!(benches);

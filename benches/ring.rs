@@ -27,7 +27,10 @@ fn addresses(n: usize) -> Vec<SocketAddr> {
 }
 
 fn set(n: usize) -> Vec<(String, u32)> {
-    addresses(n).into_iter().map(|address| (address.to_string(), 1)).collect()
+    addresses(n)
+        .into_iter()
+        .map(|address| (address.to_string(), 1))
+        .collect()
 }
 
 /// Returns the next of a sequence of keys without repetition, so that no search is in the cache.
@@ -42,14 +45,18 @@ fn by_text(text: &str) -> Option<Key<'_>> {
 }
 
 fn pingora(n: usize) -> Continuum {
-    let buckets: Vec<_> = addresses(n).into_iter().map(|address| Bucket::new(address, 1)).collect();
+    let buckets: Vec<_> = addresses(n)
+        .into_iter()
+        .map(|address| Bucket::new(address, 1))
+        .collect();
     Continuum::new(&buckets)
 }
 
 fn hashring(n: usize) -> HashRing<(SocketAddr, u32)> {
     let mut ring = HashRing::new();
-    let points =
-        addresses(n).into_iter().flat_map(|address| (0..POINTS).map(move |i| (address, i)));
+    let points = addresses(n)
+        .into_iter()
+        .flat_map(|address| (0..POINTS).map(move |i| (address, i)));
     ring.batch_add(points.collect());
     ring
 }
@@ -57,9 +64,14 @@ fn hashring(n: usize) -> HashRing<(SocketAddr, u32)> {
 /// A simple ring: sorted points and a binary search.
 fn plain(n: usize) -> Vec<(u64, u32)> {
     let point = |name: &str, i: u32| hash(format!("{name}-{i}").as_bytes());
-    let points = set(n).into_iter().zip(0_u32..).flat_map(|((name, _), index)| {
-        (0..POINTS).map(move |i| (point(&name, i), index)).collect::<Vec<_>>()
-    });
+    let points = set(n)
+        .into_iter()
+        .zip(0_u32..)
+        .flat_map(|((name, _), index)| {
+            (0..POINTS)
+                .map(move |i| (point(&name, i), index))
+                .collect::<Vec<_>>()
+        });
     let mut points: Vec<_> = points.collect();
     points.sort_unstable();
     points
@@ -118,7 +130,9 @@ fn look_ups(c: &mut Criterion) {
             ring.node(key).map_or(0, |address| address.port().into())
         });
         let ring = hashring(n);
-        look_up(c, "hashring", n, |key| ring.get(&key).map_or(0, |(_, point)| *point as usize));
+        look_up(c, "hashring", n, |key| {
+            ring.get(&key).map_or(0, |(_, point)| *point as usize)
+        });
         let ring = plain(n);
         look_up(c, "plain sorted", n, |key| {
             let hash = hash(key);

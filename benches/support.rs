@@ -59,7 +59,11 @@ impl<P: Policy> Driven<P> {
         let (handle, changes) = discover::channel();
         let builder = Builder::new().health(health).seed(1);
         let (layer, driver) = builder.pair(changes, policy).unwrap();
-        let mut driven = Self { balance: layer.layer(()), handle, driver: Box::pin(driver) };
+        let mut driven = Self {
+            balance: layer.layer(()),
+            handle,
+            driver: Box::pin(driver),
+        };
         let endpoint = |weight| Endpoint::new(Direct(Noop)).weight(weight);
         let endpoints: Vec<_> = weights.into_iter().map(endpoint).enumerate().collect();
         let n = endpoints.len();
@@ -83,7 +87,8 @@ impl<P: Policy> Driven<P> {
 
     /// Changes the weight of an endpoint, or adds it; the snapshot is published.
     pub fn reweight(&mut self, number: usize, weight: u32) {
-        self.handle.insert(number, Endpoint::new(Direct(Noop)).weight(weight));
+        self.handle
+            .insert(number, Endpoint::new(Direct(Noop)).weight(weight));
         self.drive();
     }
 
@@ -94,7 +99,12 @@ impl<P: Policy> Driven<P> {
     }
 
     fn drive(&mut self) {
-        assert!(self.driver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            self.driver
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
     }
 }
 
@@ -133,5 +143,9 @@ pub fn two_threads<S: Send + 'static>(
             begun.elapsed()
         })
     });
-    threads.map(|thread| thread.join().unwrap()).into_iter().max().unwrap()
+    threads
+        .map(|thread| thread.join().unwrap())
+        .into_iter()
+        .max()
+        .unwrap()
 }

@@ -21,11 +21,21 @@ const USERS: usize = 100;
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     print_map();
-    let mut servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
-    let endpoints = servers.iter().map(|server| (server.name(), Endpoint::new(server.origin())));
-    let health = Health::new().consecutive_failures(2).base_ejection(Duration::from_millis(500));
+    let mut servers = [
+        Server::start("amber")?,
+        Server::start("birch")?,
+        Server::start("cedar")?,
+    ];
+    let endpoints = servers
+        .iter()
+        .map(|server| (server.name(), Endpoint::new(server.origin())));
+    let health = Health::new()
+        .consecutive_failures(2)
+        .base_ejection(Duration::from_millis(500));
     let policy = RingHash::by_header("x-user");
-    let balance = Builder::new().health(health).layer(discover::list(endpoints), policy)?;
+    let balance = Builder::new()
+        .health(health)
+        .layer(discover::list(endpoints), policy)?;
     let client = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
         .retry(Retries(2))
@@ -57,8 +67,14 @@ fn print_map() {
     let three = policy.map([("amber", 1), ("birch", 1), ("cedar", 1)]);
     let four = policy.map([("amber", 1), ("birch", 1), ("cedar", 1), ("dune", 1)]);
     println!("shares of three: {:.3?}", three.shares());
-    println!("user-7 goes to {:?}, in this order", three.owners(b"user-7"));
-    println!("a fourth would move {:.1} % of all users\n", 100.0 * three.moved(&four));
+    println!(
+        "user-7 goes to {:?}, in this order",
+        three.owners(b"user-7")
+    );
+    println!(
+        "a fourth would move {:.1} % of all users\n",
+        100.0 * three.moved(&four)
+    );
 }
 
 /// Sends a request of each user; returns the server that answered it.
@@ -69,7 +85,9 @@ where
     let mut answers = BTreeMap::new();
     for user in 0..USERS {
         let mut request = Request::new(Method::GET, "http://forest/".parse()?);
-        request.headers_mut().insert("x-user", format!("user-{user}").parse()?);
+        request
+            .headers_mut()
+            .insert("x-user", format!("user-{user}").parse()?);
         let response = client.clone().oneshot(request).await?;
         answers.insert(user, response.text().await?);
     }
@@ -77,8 +95,13 @@ where
 }
 
 fn report(what: &str, before: &BTreeMap<usize, String>, now: &BTreeMap<usize, String>) {
-    let moved = before.iter().filter(|(user, server)| now.get(user) != Some(server));
-    let from_amber = moved.clone().filter(|(_, server)| *server == "amber").count();
+    let moved = before
+        .iter()
+        .filter(|(user, server)| now.get(user) != Some(server));
+    let from_amber = moved
+        .clone()
+        .filter(|(_, server)| *server == "amber")
+        .count();
     let owned = before.values().filter(|server| *server == "amber").count();
     println!(
         "{what}: {} of {USERS} users are elsewhere, {from_amber} of amber's {owned}",

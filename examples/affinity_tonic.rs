@@ -39,9 +39,18 @@ async fn main() -> Result<(), BoxError> {
     first.stop().await?;
     let after = send_all(&client).await?;
 
-    let moved = before.iter().filter(|(user, server)| after[user] != **server);
-    let of_others = moved.clone().filter(|(_, server)| ***server != *stopped).count();
-    println!("{} of {} users moved, {of_others} of other servers", moved.count(), before.len());
+    let moved = before
+        .iter()
+        .filter(|(user, server)| after[user] != **server);
+    let of_others = moved
+        .clone()
+        .filter(|(_, server)| ***server != *stopped)
+        .count();
+    println!(
+        "{} of {} users moved, {of_others} of other servers",
+        moved.count(),
+        before.len()
+    );
     Ok(())
 }
 
@@ -60,12 +69,17 @@ async fn send(client: &Client, user: usize) -> Result<Arc<str>, BoxError> {
     let attempts = Attempts::new();
     for last in [false, true] {
         let mut request = Request::new(HealthCheckRequest::default());
-        request.metadata_mut().insert("x-user", format!("user-{user}").parse()?);
+        request
+            .metadata_mut()
+            .insert("x-user", format!("user-{user}").parse()?);
         match attempts.scope(client.clone().check(request)).await {
             Ok(_) => break,
             Err(status) if status.code() == Code::Unavailable && !last => {}
             Err(status) => return Err(status.into()),
         }
     }
-    attempts.names().pop().ok_or_else(|| "no server was called".into())
+    attempts
+        .names()
+        .pop()
+        .ok_or_else(|| "no server was called".into())
 }

@@ -72,7 +72,9 @@ impl Slots {
 impl<R: Tenant> Picker<R> for Slots {
     /// Picks the first endpoint of the tenant's order that can take the request.
     fn pick(&self, request: &R, cx: &PickContext<'_>) -> PickResult {
-        let Some(tenant) = request.tenant() else { return PickResult::Any };
+        let Some(tenant) = request.tenant() else {
+            return PickResult::Any;
+        };
         let first = self.order(tenant).iter().find(|&&index| cx.accepts(index));
         first.map_or(PickResult::Any, |&index| PickResult::Member(index))
     }
@@ -80,7 +82,9 @@ impl<R: Tenant> Picker<R> for Slots {
     /// Pushes the tenant's order, for calls that cannot use the pick, such as retries. The request is
     /// bound to the first endpoint: the trial of an ejected endpoint is a call of its own tenants.
     fn candidates(&self, request: &R, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
-        let Some(tenant) = request.tenant() else { return cx.shuffle(skip, out) };
+        let Some(tenant) = request.tenant() else {
+            return cx.shuffle(skip, out);
+        };
         out.bind();
         for &index in self.order(tenant).iter().skip(skip) {
             if !out.push(index) {
@@ -110,7 +114,12 @@ async fn main() -> Result<(), BoxError> {
     let tenants = ["ann", "ben", "cleo", "dora", "eve", "finn"];
     let mut owners = BTreeMap::new();
     for tenant in tenants {
-        let owner = balance.clone().oneshot(Query { tenant: Some(tenant) }).await?;
+        let owner = balance
+            .clone()
+            .oneshot(Query {
+                tenant: Some(tenant),
+            })
+            .await?;
         owners.insert(tenant, owner);
     }
     println!("owners: {owners:?}");
@@ -127,7 +136,12 @@ async fn main() -> Result<(), BoxError> {
         yield_now().await;
     }
     for (tenant, owner) in owners {
-        let answer = balance.clone().oneshot(Query { tenant: Some(tenant) }).await?;
+        let answer = balance
+            .clone()
+            .oneshot(Query {
+                tenant: Some(tenant),
+            })
+            .await?;
         println!("{tenant} was with {owner} and is with {answer}");
         assert!(answer == owner || owner == "amber");
     }

@@ -14,8 +14,14 @@ use tower::{Layer, ServiceExt};
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
-    let endpoints = servers.iter().map(|server| (server.name(), Endpoint::new(server.origin())));
+    let servers = [
+        Server::start("amber")?,
+        Server::start("birch")?,
+        Server::start("cedar")?,
+    ];
+    let endpoints = servers
+        .iter()
+        .map(|server| (server.name(), Endpoint::new(server.origin())));
     let balance = BalanceLayer::new(discover::list(endpoints), RoundRobin::new());
     let client = balance.layer(Client::builder(TokioExecutor::new()).build_http());
 
@@ -24,7 +30,10 @@ async fn main() -> Result<(), BoxError> {
         let request = Request::get(format!("/tree/{number}")).body(Empty::<Bytes>::new())?;
         let response = client.clone().oneshot(request).await?;
         let body = response.into_body().collect().await?.to_bytes();
-        println!("request {number} was answered by {}", String::from_utf8_lossy(&body));
+        println!(
+            "request {number} was answered by {}",
+            String::from_utf8_lossy(&body)
+        );
     }
     Ok(())
 }

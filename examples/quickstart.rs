@@ -42,7 +42,11 @@ const LONGEST: Duration = Duration::from_secs(15);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
-    let servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
+    let servers = [
+        Server::start("amber")?,
+        Server::start("birch")?,
+        Server::start("cedar")?,
+    ];
 
     // Discovery: the handle announces servers, and the balancer follows.
     let (discovery, changes) = discover::channel();
@@ -80,7 +84,9 @@ fn balance(
         // A timeout above drops the call, which counts as a failure if the call was at least this
         // old: so no more than the timeout.
         .drop_counts_after(ATTEMPT);
-    Builder::new().health(health).layer(changes, RoundRobin::new())
+    Builder::new()
+        .health(health)
+        .layer(changes, RoundRobin::new())
 }
 
 /// Builds the client of all callers. A request passes the layers from top to bottom.

@@ -14,11 +14,17 @@ use tower::{ServiceBuilder, ServiceExt};
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let mut servers = [Server::start("amber")?, Server::start("birch")?, Server::start("cedar")?];
+    let mut servers = [
+        Server::start("amber")?,
+        Server::start("birch")?,
+        Server::start("cedar")?,
+    ];
     servers[1].die().await?;
 
     // In a program the origins are strings of its configuration: `"http://10.0.0.1:8080".parse()?`.
-    let endpoints = servers.iter().map(|server| (server.name(), Endpoint::new(server.origin())));
+    let endpoints = servers
+        .iter()
+        .map(|server| (server.name(), Endpoint::new(server.origin())));
     let balance = BalanceLayer::new(discover::list(endpoints), RoundRobin::new());
 
     // A request passes these layers from top to bottom:
@@ -41,7 +47,10 @@ async fn main() -> Result<(), BoxError> {
         // The balancer replaces the host in the URL with a server's address.
         let request = Request::new(Method::GET, format!("http://forest/tree/{number}").parse()?);
         let response = client.clone().oneshot(request).await?;
-        println!("request {number} was answered by {}", response.text().await?);
+        println!(
+            "request {number} was answered by {}",
+            response.text().await?
+        );
     }
     println!("\n{}", balance.stats());
     Ok(())

@@ -61,7 +61,10 @@ async fn check_again(client: &Client) -> Result<pb::health_check_response::Servi
     let attempts = Attempts::new();
     match attempts.scope(check(client)).await {
         Err(status) if status.code() == Code::Unavailable => {
-            println!("no answer from {}", endpoint(&status).unwrap_or("any server"));
+            println!(
+                "no answer from {}",
+                endpoint(&status).unwrap_or("any server")
+            );
             attempts.scope(check(client)).await
         }
         result => result,
@@ -75,7 +78,11 @@ fn endpoint(status: &Status) -> Option<&str> {
 
 /// Reads a stream, which stays with the server that was picked for it.
 async fn follow(client: &Client, servers: [&Running; 3]) -> Result<(), Status> {
-    let mut stream = client.clone().watch(HealthCheckRequest::default()).await?.into_inner();
+    let mut stream = client
+        .clone()
+        .watch(HealthCheckRequest::default())
+        .await?
+        .into_inner();
     for status in [ServingStatus::NotServing, ServingStatus::Serving] {
         if let Some(update) = stream.message().await? {
             println!("a streamed message: {:?}", update.status());

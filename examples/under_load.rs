@@ -67,7 +67,11 @@ async fn main() -> Result<ExitCode, BoxError> {
     println!("\n{}", balance.stats());
     let failed = failed.load(Ordering::Relaxed);
     println!("{failed} requests failed after all retries.");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn entry(server: &Server) -> (&'static str, Endpoint<Origin>) {
@@ -90,9 +94,16 @@ fn balance(changes: Changes<&'static str, Origin>) -> Result<Balance, BoxError> 
 /// Prints an event.
 fn print(event: &Event) {
     match event {
-        Event::Ejected { endpoint, cause, .. } => println!("  - {endpoint} is ejected: {cause:?}"),
+        Event::Ejected {
+            endpoint, cause, ..
+        } => println!("  - {endpoint} is ejected: {cause:?}"),
         Event::Recovered { endpoint, .. } => println!("  - {endpoint} has recovered"),
-        Event::WeightChanged { endpoint, effective_weight, cause, .. } => {
+        Event::WeightChanged {
+            endpoint,
+            effective_weight,
+            cause,
+            ..
+        } => {
             println!("  - {endpoint} counts as {effective_weight:.2}: {cause:?}");
         }
         Event::Joined { endpoint, .. } => println!("  - {endpoint} joins"),

@@ -108,7 +108,11 @@ impl fmt::Display for Labels {
 impl<T> Endpoint<T> {
     /// Creates an endpoint of weight 1.
     pub const fn new(target: T) -> Self {
-        Self { target, weight: 1, traits: Traits(None) }
+        Self {
+            target,
+            weight: 1,
+            traits: Traits(None),
+        }
     }
 
     /// Sets the weight: the share of the calls, relative to the other endpoints' weights.
@@ -166,7 +170,11 @@ impl<T> Endpoint<T> {
 
     /// Replaces the target by one that `f` makes of it, and keeps the rest.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Endpoint<U> {
-        Endpoint { target: f(self.target), weight: self.weight, traits: self.traits }
+        Endpoint {
+            target: f(self.target),
+            weight: self.weight,
+            traits: self.traits,
+        }
     }
 
     pub(crate) const fn traits(&self) -> &Traits {

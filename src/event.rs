@@ -168,7 +168,10 @@ impl fmt::Debug for Listener {
 
 impl Events {
     pub(crate) fn new(listeners: Vec<Listener>) -> Self {
-        Self { listeners, ..Self::default() }
+        Self {
+            listeners,
+            ..Self::default()
+        }
     }
 
     /// Returns whether there is a listener.

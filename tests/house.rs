@@ -33,18 +33,27 @@ fn root() -> &'static Path {
 /// Returns the rooms of each line of the list, from the top.
 fn levels() -> Vec<Vec<String>> {
     let design = fs::read_to_string(root().join("docs/design.md")).expect("docs/design.md");
-    let (_, after) = design.split_once(HEADING).unwrap_or_else(|| panic!("no line `{HEADING}`"));
+    let (_, after) = design
+        .split_once(HEADING)
+        .unwrap_or_else(|| panic!("no line `{HEADING}`"));
     let mut fences = after.split("```");
     let list = fences.nth(1).expect("a fenced list after the heading");
-    let lines = list.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned));
-    lines.map(Iterator::collect).filter(|rooms: &Vec<String>| !rooms.is_empty()).collect()
+    let lines = list
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().map(str::to_owned));
+    lines
+        .map(Iterator::collect)
+        .filter(|rooms: &Vec<String>| !rooms.is_empty())
+        .collect()
 }
 
 fn rooms_of_src() -> Vec<String> {
     let entries = fs::read_dir(root().join("src")).expect("src");
     let names = entries.map(|entry| entry.expect("an entry").path());
-    let mut rooms: Vec<String> =
-        names.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    let mut rooms: Vec<String> = names
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
     rooms.sort();
     rooms
 }
@@ -61,10 +70,18 @@ fn none(what: &str, found: &[String]) {
 fn the_list_names_every_room_and_no_other() {
     let listed = levels().concat();
     let rooms = rooms_of_src();
-    let expected = rooms.iter().filter(|room| !OUTSIDE.contains(&room.as_str()));
-    let unlisted: Vec<String> = expected.filter(|room| !listed.contains(room)).cloned().collect();
+    let expected = rooms
+        .iter()
+        .filter(|room| !OUTSIDE.contains(&room.as_str()));
+    let unlisted: Vec<String> = expected
+        .filter(|room| !listed.contains(room))
+        .cloned()
+        .collect();
     none("not in the list of docs/design.md", &unlisted);
-    let gone: Vec<String> = listed.into_iter().filter(|room| !rooms.contains(room)).collect();
+    let gone: Vec<String> = listed
+        .into_iter()
+        .filter(|room| !rooms.contains(room))
+        .collect();
     none("in the list of docs/design.md, but not in src/", &gone);
 }
 
@@ -76,17 +93,26 @@ fn there_are_few_rooms() {
 
 #[test]
 fn imports_go_down() {
-    none("imports that go up or sideways", &wrong_ways(&imports(), &levels(), &OUTSIDE));
+    none(
+        "imports that go up or sideways",
+        &wrong_ways(&imports(), &levels(), &OUTSIDE),
+    );
 }
 
 #[test]
 fn imports_name_a_room() {
-    none("imports from the crate's root hide their room", &crate_root(&imports(), &OUTSIDE));
+    none(
+        "imports from the crate's root hide their room",
+        &crate_root(&imports(), &OUTSIDE),
+    );
 }
 
 #[test]
 fn circles_stay_inside_one_folder() {
-    none("modules that import each other", &circles(&imports(), &OUTSIDE));
+    none(
+        "modules that import each other",
+        &circles(&imports(), &OUTSIDE),
+    );
 }
 
 // The reader of imports itself.
@@ -100,7 +126,10 @@ fn sample(files: &[(&str, &str)]) -> Vec<Import> {
 }
 
 fn pairs(imports: &[Import]) -> Vec<(&str, &str)> {
-    imports.iter().map(|import| (import.from.as_str(), import.to.as_str())).collect()
+    imports
+        .iter()
+        .map(|import| (import.from.as_str(), import.to.as_str()))
+        .collect()
 }
 
 #[test]
@@ -123,8 +152,14 @@ fn every_form_of_path_is_read() {
         ("balance/mod.rs", ""),
     ]);
     let driver = "discover::driver";
-    let expected =
-        ["discover::driver::inner", "discover::list", "event", "load", "util", "util::time"];
+    let expected = [
+        "discover::driver::inner",
+        "discover::list",
+        "event",
+        "load",
+        "util",
+        "util::time",
+    ];
     assert_eq!(pairs(&imports), expected.map(|to| (driver, to)));
 }
 
@@ -140,8 +175,11 @@ fn a_re_export_leads_to_the_module_of_the_name() {
         ("policy/p2c.rs", "use crate::policy::Random;"),
         ("call/mod.rs", "use crate::policy::Policy;"),
     ]);
-    let expected =
-        [("call", "policy"), ("policy", "policy::turn"), ("policy::p2c", "policy::random")];
+    let expected = [
+        ("call", "policy"),
+        ("policy", "policy::turn"),
+        ("policy::p2c", "policy::random"),
+    ];
     assert_eq!(pairs(&imports), expected);
 }
 
@@ -153,8 +191,11 @@ fn wrong_ways_are_found() {
         ("http.rs", "fn f() { crate::observe::g() }"),
         ("observe.rs", ""),
     ]);
-    let levels =
-        [vec!["http".into(), "observe".into()], vec!["call".into()], vec!["cluster".into()]];
+    let levels = [
+        vec!["http".into(), "observe".into()],
+        vec!["call".into()],
+        vec!["cluster".into()],
+    ];
     let found = wrong_ways(&imports, &levels, &OUTSIDE);
     assert_eq!(
         found,

@@ -32,7 +32,9 @@ fn each_mistake_is_explained() {
 fn mistakes() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mistakes");
     let entries = fs::read_dir(folder).expect("tests/mistakes");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     files.sort();
     files
 }
@@ -45,7 +47,10 @@ fn in_parallel<'a, T: Sync, R: Send>(items: &'a [T], f: impl Fn(&'a T) -> R + Sy
     thread::scope(|scope| {
         let start = |part: &'a [T]| scope.spawn(move || part.iter().map(f).collect());
         let parts: Vec<ScopedJoinHandle<'_, Vec<R>>> = items.chunks(size).map(start).collect();
-        parts.into_iter().flat_map(|part| part.join().expect("no panic")).collect()
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().expect("no panic"))
+            .collect()
     })
 }
 
@@ -58,17 +63,26 @@ impl Compiler {
     fn new() -> Self {
         let exe = env::current_exe().expect("the path of this test");
         let folder = exe.parent().expect("a folder").to_owned();
-        Self { libraries: libraries(&folder), folder }
+        Self {
+            libraries: libraries(&folder),
+            folder,
+        }
     }
 
     /// Returns why one mistake fails the test; none if it passes.
     fn finding(&self, file: &Path) -> Option<String> {
         let source = fs::read_to_string(file).expect("a file");
         let first = source.lines().next().unwrap_or_default();
-        let expected = first.strip_prefix("//! expects: ").expect("a first line `//! expects: …`");
+        let expected = first
+            .strip_prefix("//! expects: ")
+            .expect("a first line `//! expects: …`");
         let corrected = self.compile(file, &[]);
         if !corrected.status.success() {
-            return Some(report(file, "does not compile without its mistake", &corrected));
+            return Some(report(
+                file,
+                "does not compile without its mistake",
+                &corrected,
+            ));
         }
         let output = self.compile(file, &["--cfg", "mistake"]);
         if output.status.success() {
@@ -78,15 +92,28 @@ impl Compiler {
         if text.contains(&words(expected)) {
             return None;
         }
-        Some(report(file, &format!("has no error with `{expected}`"), &output))
+        Some(report(
+            file,
+            &format!("has no error with `{expected}`"),
+            &output,
+        ))
     }
 
     fn compile(&self, file: &Path, more: &[&str]) -> Output {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let mut command = Command::new(rustc);
-        command.args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--color=never"]);
+        command.args([
+            "--edition=2024",
+            "--crate-type=lib",
+            "--emit=metadata",
+            "--color=never",
+        ]);
         command.args(["--cap-lints=allow", "--check-cfg=cfg(mistake)", "--out-dir"]);
-        command.arg(env!("CARGO_TARGET_TMPDIR")).arg("-L").arg(&self.folder).args(more);
+        command
+            .arg(env!("CARGO_TARGET_TMPDIR"))
+            .arg("-L")
+            .arg(&self.folder)
+            .args(more);
         for (name, path) in &self.libraries {
             command.arg("--extern").arg(format!("{name}={path}"));
         }
@@ -96,26 +123,46 @@ impl Compiler {
 
 /// Returns the text with single spaces, and without the lines that lead to the source.
 fn words(text: &str) -> String {
-    text.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ")
+    text.split_whitespace()
+        .filter(|word| *word != "|")
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn report(file: &Path, what: &str, output: &Output) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    format!("{name} {what}:\n{}", String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{name} {what}:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Returns the libraries that this test is built with, by name, from the messages of cargo.
 fn libraries(folder: &Path) -> BTreeMap<String, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--no-run", "--offline", "--test=mistakes", "--message-format=json"]);
-    command.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    command.args([
+        "test",
+        "--no-run",
+        "--offline",
+        "--test=mistakes",
+        "--message-format=json",
+    ]);
+    command.args([
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ]);
     command.args(profile(folder));
     let output = command.output().expect("cargo");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cargo names no libraries:\n{stderr}");
+    assert!(
+        output.status.success(),
+        "cargo names no libraries:\n{stderr}"
+    );
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let messages = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
     let messages: Vec<Value> = messages.collect();
     messages.iter().filter_map(library).collect()
 }
@@ -123,7 +170,9 @@ fn libraries(folder: &Path) -> BTreeMap<String, String> {
 /// Returns the flags with which cargo builds for the profile and target of this test.
 fn profile(folder: &Path) -> Vec<String> {
     let names: Vec<_> = folder.iter().map(|name| name.to_string_lossy()).collect();
-    let [.., parent, profile, _deps] = &names[..] else { return Vec::new() };
+    let [.., parent, profile, _deps] = &names[..] else {
+        return Vec::new();
+    };
     let mut flags = match &**profile {
         "debug" => Vec::new(),
         other => vec!["--profile".to_owned(), other.to_owned()],
@@ -139,7 +188,10 @@ fn library(message: &Value) -> Option<(String, String)> {
     if message["target"]["crate_types"][0] != "lib" {
         return None;
     }
-    let files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
+    let files = message["filenames"]
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_str);
     let file = files.into_iter().find(|file| file.ends_with(".rlib"))?;
     let name = message["target"]["name"].as_str()?.replace('-', "_");
     Some((name, file.to_owned()))

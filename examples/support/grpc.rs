@@ -27,14 +27,18 @@ pub(crate) async fn serve() -> Result<Running, BoxError> {
     let health = HealthReporter::new();
     let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let (stop, stopped) = oneshot::channel();
-    let server = Server::builder().add_service(service).serve_with_incoming_shutdown(
-        TcpListenerStream::new(listener),
-        async {
+    let server = Server::builder()
+        .add_service(service)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
             // Also ends when the sender is dropped.
             let _stopped = stopped.await;
-        },
-    );
-    Ok(Running { address, health, stop, task: tokio::spawn(server) })
+        });
+    Ok(Running {
+        address,
+        health,
+        stop,
+        task: tokio::spawn(server),
+    })
 }
 
 impl Running {

@@ -22,7 +22,10 @@ impl<E> Policy<Request, Response, E> for Retries {
     ) -> Option<Self::Future> {
         // 429 and 5xx count as failures, too.
         let refused = |status: StatusCode| status.is_server_error() || status.as_u16() == 429;
-        if result.as_ref().is_ok_and(|response| !refused(response.status())) {
+        if result
+            .as_ref()
+            .is_ok_and(|response| !refused(response.status()))
+        {
             return None;
         }
         self.0 = self.0.checked_sub(1)?;

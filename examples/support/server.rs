@@ -53,7 +53,11 @@ struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { hung: false.into(), delay_ms: 0.into(), status: 200.into() }
+        Self {
+            hung: false.into(),
+            delay_ms: 0.into(),
+            status: 200.into(),
+        }
     }
 }
 
@@ -62,8 +66,13 @@ impl Server {
     pub(crate) fn start(name: &'static str) -> io::Result<Self> {
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = socket.local_addr()?;
-        let mut server =
-            Self { name, address, manner: Arc::default(), running: None, port: Some(socket) };
+        let mut server = Self {
+            name,
+            address,
+            manner: Arc::default(),
+            running: None,
+            port: Some(socket),
+        };
         server.come_back()?;
         Ok(server)
     }
@@ -74,7 +83,9 @@ impl Server {
 
     /// Returns the URL of the server as a target.
     pub(crate) fn origin(&self) -> Origin {
-        format!("http://{}", self.address).parse().expect("an address makes an origin")
+        format!("http://{}", self.address)
+            .parse()
+            .expect("an address makes an origin")
     }
 
     /// Accepts requests from now on without an answer.
@@ -84,7 +95,9 @@ impl Server {
 
     /// Delays each answer from now on.
     pub(crate) fn slow_down(&self, delay: Duration) {
-        self.manner.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
+        self.manner
+            .delay_ms
+            .store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Answers with this status from now on; 429 comes with a `Retry-After` of one second.
@@ -158,10 +171,14 @@ async fn serve(stream: TcpStream, name: &'static str, manner: Arc<Manner>) {
         let mut response = Response::new(Full::new(Bytes::from_static(name.as_bytes())));
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
         if status == 429 {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         Ok::<_, Infallible>(response)
     });
     // An error of the connection also ends it.
-    let _ended = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+    let _ended = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), answer)
+        .await;
 }

@@ -32,7 +32,12 @@ const BAR: usize = 20;
 impl Table {
     pub(crate) fn new() -> Self {
         let in_place = io::stdout().is_terminal();
-        Self { in_place, frames: 0, height: 0, picks: HashMap::new() }
+        Self {
+            in_place,
+            frames: 0,
+            height: 0,
+            picks: HashMap::new(),
+        }
     }
 
     /// Draws a frame below a headline.
@@ -55,12 +60,17 @@ impl Table {
     /// Returns each endpoint's share of the picks since the last frame, in its order.
     fn shares(&mut self, stats: &Stats) -> Vec<f64> {
         let mut since = |endpoint: &EndpointStats| {
-            let before = self.picks.insert(Arc::clone(&endpoint.name), endpoint.picks);
+            let before = self
+                .picks
+                .insert(Arc::clone(&endpoint.name), endpoint.picks);
             endpoint.picks.saturating_sub(before.unwrap_or(0))
         };
         let picks: Vec<u64> = stats.endpoints.iter().map(&mut since).collect();
         let total = picks.iter().sum::<u64>().max(1);
-        picks.iter().map(|&picks| picks as f64 / total as f64).collect()
+        picks
+            .iter()
+            .map(|&picks| picks as f64 / total as f64)
+            .collect()
     }
 
     fn rows(&mut self, headline: &str, stats: &Stats, shares: &[f64]) -> String {
@@ -70,7 +80,11 @@ impl Table {
             "  endpoint   state      in flight   failures   share".to_owned(),
         ];
         lines.extend(
-            stats.endpoints.iter().zip(shares).map(|(endpoint, &share)| row(endpoint, share)),
+            stats
+                .endpoints
+                .iter()
+                .zip(shares)
+                .map(|(endpoint, &share)| row(endpoint, share)),
         );
         let mut frame = match self.height {
             0 => String::new(),
@@ -106,7 +120,11 @@ fn line(headline: &str, stats: &Stats, shares: &[f64]) -> String {
     let mut line = headline.to_owned();
     for (endpoint, share) in stats.endpoints.iter().zip(shares) {
         let (name, state, missed) = (&endpoint.name, endpoint.state, missed(endpoint));
-        let _infallible = write!(line, " | {name} {state} {:.0} %, {missed} failed", 100.0 * share);
+        let _infallible = write!(
+            line,
+            " | {name} {state} {:.0} %, {missed} failed",
+            100.0 * share
+        );
     }
     line.push('\n');
     line

@@ -49,7 +49,10 @@ pub struct Builder<J = Implied> {
 impl Builder {
     /// Creates a builder with the defaults.
     pub fn new() -> Self {
-        Self { settings: Settings::default(), judge: Implied }
+        Self {
+            settings: Settings::default(),
+            judge: Implied,
+        }
     }
 }
 
@@ -100,7 +103,10 @@ impl<J> Builder<J> {
     /// # }
     /// ```
     pub fn judge<K>(self, judge: K) -> Builder<K> {
-        Builder { settings: self.settings, judge }
+        Builder {
+            settings: self.settings,
+            judge,
+        }
     }
 
     /// Sets how long calls wait for the first endpoints. Default: 5 s.
@@ -191,7 +197,10 @@ impl<J> Builder<J> {
     {
         self.settings.validate()?;
         let cluster = connect::spawn(self.settings, discover, policy);
-        Ok(BalanceLayer { cluster, judge: self.judge })
+        Ok(BalanceLayer {
+            cluster,
+            judge: self.judge,
+        })
     }
 
     /// Builds a balancer over endpoints with services of their own, as [`Balance::new`] does.
@@ -231,12 +240,20 @@ impl<J> Builder<J> {
     {
         self.settings.validate()?;
         let (cluster, driver) = connect::connect(self.settings, discover, policy);
-        Ok((BalanceLayer { cluster, judge: self.judge }, driver))
+        Ok((
+            BalanceLayer {
+                cluster,
+                judge: self.judge,
+            },
+            driver,
+        ))
     }
 }
 
 impl<J> fmt::Debug for Builder<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

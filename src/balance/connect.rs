@@ -25,7 +25,10 @@ where
 }
 
 /// Creates the cluster and its driver.
-#[cfg_attr(not(feature = "tracing"), allow(unused_mut, reason = "`tracing` adds a listener"))]
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_mut, reason = "`tracing` adds a listener")
+)]
 pub(super) fn connect<D, T, P>(
     mut settings: Settings,
     discover: D,

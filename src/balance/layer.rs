@@ -65,7 +65,10 @@ where
     where
         D: Source<Target = T> + Send + 'static,
     {
-        Self { cluster: connect::spawn(Settings::default(), discover, policy), judge: Implied }
+        Self {
+            cluster: connect::spawn(Settings::default(), discover, policy),
+            judge: Implied,
+        }
     }
 
     /// Creates a layer and its driver, which is not spawned.
@@ -77,7 +80,13 @@ where
         D: Source<Target = T>,
     {
         let (cluster, driver) = connect::connect(Settings::default(), discover, policy);
-        (Self { cluster, judge: Implied }, driver)
+        (
+            Self {
+                cluster,
+                judge: Implied,
+            },
+            driver,
+        )
     }
 }
 
@@ -133,18 +142,27 @@ impl<T, P: Policy, J: Clone, C> Layer<C> for BalanceLayer<T, P, J> {
     type Service = Balance<T, P, C, J>;
 
     fn layer(&self, client: C) -> Self::Service {
-        Balance { cluster: Arc::clone(&self.cluster), client, judge: self.judge.clone() }
+        Balance {
+            cluster: Arc::clone(&self.cluster),
+            client,
+            judge: self.judge.clone(),
+        }
     }
 }
 
 impl<T, P: Policy, J: Clone> Clone for BalanceLayer<T, P, J> {
     fn clone(&self) -> Self {
-        Self { cluster: Arc::clone(&self.cluster), judge: self.judge.clone() }
+        Self {
+            cluster: Arc::clone(&self.cluster),
+            judge: self.judge.clone(),
+        }
     }
 }
 
 impl<T, P: Policy, J> fmt::Debug for BalanceLayer<T, P, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BalanceLayer").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("BalanceLayer")
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
     }
 }

@@ -83,7 +83,11 @@ where
         D: Source<Target = T> + Send + 'static,
     {
         let cluster = connect::spawn(Settings::default(), discover, policy);
-        Self { cluster, client: (), judge: Implied }
+        Self {
+            cluster,
+            client: (),
+            judge: Implied,
+        }
     }
 }
 
@@ -161,7 +165,9 @@ where
         let snapshot = self.cluster.snapshot.load();
         let picker = snapshot.picker.as_ref();
         let walk = picker.map(|picker| picker.walk(key)).unwrap_or_default();
-        walk.into_iter().filter_map(|index| owner(&snapshot, index, key)).collect()
+        walk.into_iter()
+            .filter_map(|index| owner(&snapshot, index, key))
+            .collect()
     }
 }
 
@@ -170,7 +176,10 @@ fn owner<T, B>(snapshot: &Snapshot<T, B>, index: usize, key: &[u8]) -> Option<Ow
     let capacity = snapshot.capacities.get(index).copied();
     let keeps = capacity.is_none_or(|capacity| keeps(key, &state.name, capacity));
     let skipped = skipped(state, snapshot.panic, keeps);
-    Some(Owner { name: Arc::clone(&state.name), skipped })
+    Some(Owner {
+        name: Arc::clone(&state.name),
+        skipped,
+    })
 }
 
 /// Returns why an endpoint is skipped for a key.
@@ -228,8 +237,12 @@ where
             }
             Err(_) => None,
         };
-        let mut waiting =
-            Waiting::new(Arc::clone(&self.cluster), self.client.clone(), request, exclusions);
+        let mut waiting = Waiting::new(
+            Arc::clone(&self.cluster),
+            self.client.clone(),
+            request,
+            exclusions,
+        );
         if let Some((picked, readiness)) = unready {
             waiting.add_unready(picked, readiness);
         }
@@ -240,12 +253,18 @@ where
 impl<T, P: Policy, C: Clone, J: Clone> Clone for Balance<T, P, C, J> {
     fn clone(&self) -> Self {
         let (client, judge) = (self.client.clone(), self.judge.clone());
-        Self { cluster: Arc::clone(&self.cluster), client, judge }
+        Self {
+            cluster: Arc::clone(&self.cluster),
+            client,
+            judge,
+        }
     }
 }
 
 impl<T, P: Policy, C, J> fmt::Debug for Balance<T, P, C, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Balance").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("Balance")
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
     }
 }

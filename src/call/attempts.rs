@@ -69,7 +69,11 @@ impl Attempts {
     /// Returns the names of the endpoints, in the order of the attempts.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
-        lock(&self.0).attempts.iter().map(|attempt| Arc::clone(&attempt.name)).collect()
+        lock(&self.0)
+            .attempts
+            .iter()
+            .map(|attempt| Arc::clone(&attempt.name))
+            .collect()
     }
 
     /// Prefers the endpoint of this name to the policy's pick.
@@ -97,12 +101,19 @@ impl Attempts {
 
     pub(crate) fn add(&self, node: &NodeState) {
         let (balancer, name) = (node.balancer(), Arc::clone(&node.name));
-        lock(&self.0).attempts.push(Attempt { balancer, id: node.id, name });
+        lock(&self.0).attempts.push(Attempt {
+            balancer,
+            id: node.id,
+            name,
+        });
     }
 
     /// Returns whether this balancer has sent the request before.
     pub(crate) fn was_sent_by(&self, balancer: usize) -> bool {
-        lock(&self.0).attempts.iter().any(|attempt| attempt.balancer == balancer)
+        lock(&self.0)
+            .attempts
+            .iter()
+            .any(|attempt| attempt.balancer == balancer)
     }
 
     pub(crate) fn preferred(&self) -> Option<Arc<str>> {

@@ -68,7 +68,9 @@ impl WaitTimer {
         if self.sleep.is_none() {
             self.sleep = sleep(until);
         }
-        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
+        let Some(sleep) = &mut self.sleep else {
+            return Poll::Pending;
+        };
         if sleep.deadline() != until {
             sleep.as_mut().reset(until);
         }
@@ -86,7 +88,9 @@ impl<T, P: Policy> WaitSlot<T, P> {
     pub(crate) fn take(cluster: &Arc<Cluster<T, P>>) -> Option<Self> {
         let most = cluster.settings.max_waiting;
         let one_more = |waiting| (waiting < most).then_some(waiting + 1);
-        let counted = cluster.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        let counted = cluster
+            .waiting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         counted.ok().map(|_| Self(Arc::clone(cluster)))
     }
 }

@@ -17,7 +17,10 @@ pub(crate) struct Exclusions {
 impl Exclusions {
     #[inline]
     pub(crate) fn new(attempts: Option<Attempts>) -> Self {
-        Self { attempts, ..Self::default() }
+        Self {
+            attempts,
+            ..Self::default()
+        }
     }
 
     #[inline]
@@ -52,7 +55,8 @@ impl Exclusions {
             return false;
         }
         let occasion = (node.health.epoch(), node.version());
-        self.find(node.id).is_ok_and(|i| self.excluded[i].1 == occasion)
+        self.find(node.id)
+            .is_ok_and(|i| self.excluded[i].1 == occasion)
     }
 
     fn find(&self, id: u64) -> Result<usize, usize> {
@@ -62,7 +66,9 @@ impl Exclusions {
     /// Returns whether an earlier attempt was sent to the endpoint, or the caller avoids it.
     #[inline]
     pub(crate) fn was_tried(&self, node: &NodeState) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| attempts.contains(node))
+        self.attempts
+            .as_ref()
+            .is_some_and(|attempts| attempts.contains(node))
     }
 
     /// Returns whether the call neither excludes nor avoids an endpoint yet.
@@ -73,6 +79,8 @@ impl Exclusions {
 
     /// Returns whether this balancer has sent the request before.
     pub(crate) fn is_retry(&self, balancer: usize) -> bool {
-        self.attempts.as_ref().is_some_and(|attempts| attempts.was_sent_by(balancer))
+        self.attempts
+            .as_ref()
+            .is_some_and(|attempts| attempts.was_sent_by(balancer))
     }
 }

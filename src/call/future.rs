@@ -76,15 +76,26 @@ where
         attempts: Option<&Attempts>,
         judge: J,
     ) -> Self {
-        Self { state: State::send(picked, request, attempts), judge }
+        Self {
+            state: State::send(picked, request, attempts),
+            judge,
+        }
     }
 
     pub(crate) fn fail(error: Error, judge: J) -> Self {
-        Self { state: State::Failed { error: Some(error) }, judge }
+        Self {
+            state: State::Failed { error: Some(error) },
+            judge,
+        }
     }
 
     pub(crate) fn wait(waiting: Waiting<Req, T, P, C>, judge: J) -> Self {
-        Self { state: State::Waiting { waiting: Box::new(waiting) }, judge }
+        Self {
+            state: State::Waiting {
+                waiting: Box::new(waiting),
+            },
+            judge,
+        }
     }
 }
 
@@ -96,7 +107,10 @@ where
 {
     /// Sends the request by a service that is ready.
     fn send(picked: Picked<T::Service>, request: Req, attempts: Option<&Attempts>) -> Self {
-        let Picked { mut service, mut guard } = picked;
+        let Picked {
+            mut service,
+            mut guard,
+        } = picked;
         if let Some(attempts) = attempts {
             attempts.add(guard.node());
         }
@@ -130,7 +144,8 @@ where
                     Ok((picked, request)) => {
                         let attempts = waiting.attempts().cloned();
                         this.state.set(State::Done);
-                        this.state.set(State::send(picked, request, attempts.as_ref()));
+                        this.state
+                            .set(State::send(picked, request, attempts.as_ref()));
                         continue;
                     }
                     Err(error) => Err(error),
@@ -159,6 +174,8 @@ where
             State::Failed { .. } => "failed",
             State::Done => "done",
         };
-        f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
+        f.debug_struct("ResponseFuture")
+            .field("state", &state)
+            .finish_non_exhaustive()
     }
 }

@@ -44,7 +44,10 @@ enum Stage {
     /// The request was sent.
     Running,
     /// The outcome was reported; the body has not ended yet.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
+    #[cfg_attr(
+        not(feature = "http"),
+        allow(dead_code, reason = "only HTTP has bodies")
+    )]
     Judged(End),
     Closed,
 }
@@ -183,14 +186,24 @@ impl Guard {
 
     #[inline]
     fn measure(&self, end: End, now: &LazyNow) {
-        let Some(meter) = &self.node.meter else { return };
-        let end = if end.is_failure(&self.node.limits) { End::Failure } else { end };
+        let Some(meter) = &self.node.meter else {
+            return;
+        };
+        let end = if end.is_failure(&self.node.limits) {
+            End::Failure
+        } else {
+            end
+        };
         if !meter.minds(end) {
             return;
         }
         let now = **now;
         let in_epoch = self.node.health.epoch() == self.call.epoch;
-        let window = if in_epoch { Some(&self.node.window) } else { None };
+        let window = if in_epoch {
+            Some(&self.node.window)
+        } else {
+            None
+        };
         meter.note(&self.node.pace, window, end, self.age(now), now);
     }
 
@@ -200,7 +213,10 @@ impl Guard {
 }
 
 /// Calls that last until the end of the response's body.
-#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP has bodies"))]
+#[cfg_attr(
+    not(feature = "http"),
+    allow(dead_code, reason = "only HTTP has bodies")
+)]
 impl Guard {
     /// Moves the call to another guard and closes this one.
     pub(crate) fn hand_over(&mut self) -> Self {

@@ -107,11 +107,18 @@ where
         && cluster.bounded.is_none()
         && let Some(picker) = &snapshot.picker
     {
-        let view = View { snapshot, accepts: |index| snapshot.is_open(index), now };
+        let view = View {
+            snapshot,
+            accepts: |index| snapshot.is_open(index),
+            now,
+        };
         let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
         let (_, node) = resolve(snapshot, picker.pick(request, &cx), &cx)?;
         if let Some(epoch) = node.state.health.admit(snapshot.panic) {
-            let call = Admission { epoch, kind: AdmissionKind::Eligible };
+            let call = Admission {
+                epoch,
+                kind: AdmissionKind::Eligible,
+            };
             return Ok((node, Guard::new(node, call, None, now)));
         }
     }
@@ -133,21 +140,42 @@ where
     P::Picker: Picker<Req>,
     Req: ?Sized,
 {
-    let picker = snapshot.picker.as_ref().ok_or_else(|| Missed::Policy(cluster.no_picker()))?;
+    let picker = snapshot
+        .picker
+        .as_ref()
+        .ok_or_else(|| Missed::Policy(cluster.no_picker()))?;
     // Locked until the call is counted, so that the bound is exact.
     let mut held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
     let mut sequence = std::mem::take(&mut exclusions.sequence);
     let seed = sequence.seed(|| cluster.tickets.draw_seed());
-    let search = Search { snapshot, exclusions, held: held.as_deref() };
-    let view = View { snapshot, accepts: |index| search.accepts(index), now };
+    let search = Search {
+        snapshot,
+        exclusions,
+        held: held.as_deref(),
+    };
+    let view = View {
+        snapshot,
+        accepts: |index| search.accepts(index),
+        now,
+    };
     let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, seed);
     let index = search.find(picker, request, &cx, &mut sequence);
     exclusions.sequence = sequence;
-    let node = snapshot.nodes.get(index?).ok_or(Missed::Closed(snapshot.counts))?;
-    let epoch = node.state.health.admit(snapshot.panic).ok_or(Missed::Closed(snapshot.counts))?;
+    let node = snapshot
+        .nodes
+        .get(index?)
+        .ok_or(Missed::Closed(snapshot.counts))?;
+    let epoch = node
+        .state
+        .health
+        .admit(snapshot.panic)
+        .ok_or(Missed::Closed(snapshot.counts))?;
     let permit = cluster.bounded.as_ref().zip(held.as_mut());
     let permit = permit.map(|(bounded, held)| held.start(bounded, node.state.id));
-    let call = Admission { epoch, kind: AdmissionKind::Eligible };
+    let call = Admission {
+        epoch,
+        kind: AdmissionKind::Eligible,
+    };
     Ok((node, Guard::new(node, call, permit, now)))
 }
 
@@ -190,13 +218,18 @@ impl<T, B> Search<'_, T, B> {
     /// Returns the member that the attempts prefer, if the call can use it.
     fn preferred(&self) -> Option<usize> {
         let name = self.exclusions.attempts()?.preferred()?;
-        let index = self.snapshot.nodes.iter().position(|node| node.state.name == name)?;
+        let index = self
+            .snapshot
+            .nodes
+            .iter()
+            .position(|node| node.state.name == name)?;
         self.accepts(index).then_some(index)
     }
 
     /// Returns whether the call can use a first choice, ready or not: the call polls it.
     fn accepts(&self, index: usize) -> bool {
-        self.rank(index).is_some_and(|rank| rank <= Rank::new(false, false, true))
+        self.rank(index)
+            .is_some_and(|rank| rank <= Rank::new(false, false, true))
     }
 
     /// Returns the rank of a member; none if it cannot take the call.
@@ -206,8 +239,14 @@ impl<T, B> Search<'_, T, B> {
         if !self.snapshot.is_open(index) || self.exclusions.excludes(state) {
             return None;
         }
-        let full = self.held.is_some_and(|held| !self.snapshot.is_below_bound(held, index));
-        Some(Rank::new(full, self.exclusions.was_tried(state), state.is_unready()))
+        let full = self
+            .held
+            .is_some_and(|held| !self.snapshot.is_below_bound(held, index));
+        Some(Rank::new(
+            full,
+            self.exclusions.was_tried(state),
+            state.is_unready(),
+        ))
     }
 }
 

@@ -45,7 +45,14 @@ struct Walk {
 impl Walk {
     const fn new(generation: u64, rank: Rank) -> Self {
         let chunk = Candidates::after(0);
-        Self { generation, rank, next_rank: None, chunk, position: 0, passed: 0 }
+        Self {
+            generation,
+            rank,
+            next_rank: None,
+            chunk,
+            position: 0,
+            passed: 0,
+        }
     }
 
     /// Returns the next candidate of this pass; `fill` continues the sequence.
@@ -69,7 +76,11 @@ impl Walk {
 impl Sequence {
     /// Begins the walk of a generation; returns false if that has begun already.
     pub(crate) fn begin(&mut self, generation: u64) -> bool {
-        if self.walk.as_ref().is_some_and(|walk| walk.generation == generation) {
+        if self
+            .walk
+            .as_ref()
+            .is_some_and(|walk| walk.generation == generation)
+        {
             return false;
         }
         self.walk = Some(Walk::new(generation, Rank::BEST));
@@ -112,7 +123,9 @@ mod tests {
 
     fn walk(ranks: &[Option<Rank>]) -> Vec<usize> {
         let fill = |skip: usize, out: &mut Candidates| {
-            (skip..ranks.len()).take_while(|&index| out.push(index)).count();
+            (skip..ranks.len())
+                .take_while(|&index| out.push(index))
+                .count();
         };
         let mut sequence = Sequence::default();
         std::iter::from_fn(|| sequence.next(1, ranks.len(), fill, |index| ranks[index])).collect()
@@ -120,8 +133,11 @@ mod tests {
 
     #[test]
     fn lower_ranks_come_first_and_each_pass_keeps_the_order() {
-        let [best, unready, tried] =
-            [Rank::BEST, Rank::new(false, false, true), Rank::new(false, true, false)];
+        let [best, unready, tried] = [
+            Rank::BEST,
+            Rank::new(false, false, true),
+            Rank::new(false, true, false),
+        ];
         let ranks = [Some(tried), Some(best), None, Some(unready), Some(best)];
         // A candidate that was taken comes again in the next pass if its rank is the same.
         assert_eq!(walk(&ranks), [1, 4, 1, 3, 4, 0, 1, 3, 4]);

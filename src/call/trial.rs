@@ -63,7 +63,10 @@ fn claim<T, P: Policy>(
     let (node, epoch) = cluster.start_trial(owner, exclusions.excluded(), now)?;
     let bounded = cluster.bounded.as_ref();
     let permit = bounded.map(|bounded| bounded.lock().start(bounded, node.state.id));
-    let call = Admission { epoch, kind: AdmissionKind::Trial };
+    let call = Admission {
+        epoch,
+        kind: AdmissionKind::Trial,
+    };
     let guard = Guard::new(&node, call, permit, now);
     Some((node, guard))
 }
@@ -81,8 +84,14 @@ where
     P::Picker: Picker<Req>,
     Req: ?Sized,
 {
-    let Some(picker) = &snapshot.picker else { return Triable::None };
-    let view = View { snapshot, accepts: |index| snapshot.is_open(index), now };
+    let Some(picker) = &snapshot.picker else {
+        return Triable::None;
+    };
+    let view = View {
+        snapshot,
+        accepts: |index| snapshot.is_open(index),
+        now,
+    };
     let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
     let held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
     let mut passed = 0;
@@ -92,7 +101,10 @@ where
         if !chunk.is_bound() {
             return Triable::Any;
         }
-        if let Some(owner) = chunk.iter().find(|&i| may_own(snapshot, held.as_deref(), i)) {
+        if let Some(owner) = chunk
+            .iter()
+            .find(|&i| may_own(snapshot, held.as_deref(), i))
+        {
             return Triable::Owner(owner);
         }
         passed += chunk.len();
@@ -104,5 +116,8 @@ where
 
 fn may_own<T, B>(snapshot: &Snapshot<T, B>, held: Option<&Held>, index: usize) -> bool {
     held.is_none_or(|held| snapshot.is_below_bound_for_trial(held, index))
-        && snapshot.nodes.get(index).is_some_and(|node| node.state.is_open())
+        && snapshot
+            .nodes
+            .get(index)
+            .is_some_and(|node| node.state.is_open())
 }

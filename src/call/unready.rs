@@ -41,7 +41,10 @@ impl<S: Service<Req>, Req> UnreadyServices<S, Req> {
     }
 
     pub(super) fn push(&self, picked: Picked<S>) {
-        self.0.push(ReadyFuture { picked: Some(picked), request: PhantomData });
+        self.0.push(ReadyFuture {
+            picked: Some(picked),
+            request: PhantomData,
+        });
     }
 
     /// Returns the next service that became ready or failed to; none while all are pending.
@@ -70,7 +73,9 @@ impl<S: Service<Req>, Req> UnreadyServices<S, Req> {
 
 impl<S, Req> ReadyFuture<S, Req> {
     fn is_open(&self, panic: bool) -> bool {
-        self.picked.as_ref().is_some_and(|picked| picked.guard.is_open(panic))
+        self.picked
+            .as_ref()
+            .is_some_and(|picked| picked.guard.is_open(panic))
     }
 }
 
@@ -81,7 +86,9 @@ impl<S: Service<Req>, Req> Future for ReadyFuture<S, Req> {
     type Output = Settled<S, S::Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(picked) = &mut self.picked else { return Poll::Pending };
+        let Some(picked) = &mut self.picked else {
+            return Poll::Pending;
+        };
         let result = ready!(picked.guard.inside(|| picked.service.poll_ready(cx)));
         match self.picked.take() {
             Some(picked) => Poll::Ready((picked, result)),
@@ -93,7 +100,9 @@ impl<S: Service<Req>, Req> Future for ReadyFuture<S, Req> {
 /// Takes a permit under the bound for a call whose wait has ended; returns false if the endpoint
 /// is at its bound.
 pub(super) fn take_permit<T, P: Policy>(cluster: &Cluster<T, P>, guard: &mut Guard) -> bool {
-    let Some(bounded) = &cluster.bounded else { return true };
+    let Some(bounded) = &cluster.bounded else {
+        return true;
+    };
     let snapshot = cluster.snapshot.load();
     let id = guard.node().id;
     let Some(index) = snapshot.nodes.iter().position(|node| node.state.id == id) else {

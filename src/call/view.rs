@@ -36,14 +36,24 @@ impl<T, B, A: Fn(usize) -> bool> Observed for View<'_, T, B, A> {
     }
 
     fn failures(&self, index: usize) -> u64 {
-        let Some(state) = self.state(index) else { return 0 };
-        state.meter.as_ref().map_or(0, |meter| meter.failures(&state.pace, self.now))
+        let Some(state) = self.state(index) else {
+            return 0;
+        };
+        state
+            .meter
+            .as_ref()
+            .map_or(0, |meter| meter.failures(&state.pace, self.now))
     }
 
     #[inline]
     fn latency(&self, index: usize) -> f64 {
-        let Some(state) = self.state(index) else { return 0.0 };
-        state.meter.as_ref().map_or(0.0, |meter| meter.cost(&state.pace, self.now))
+        let Some(state) = self.state(index) else {
+            return 0.0;
+        };
+        state
+            .meter
+            .as_ref()
+            .map_or(0.0, |meter| meter.cost(&state.pace, self.now))
     }
 
     #[inline]

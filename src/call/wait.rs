@@ -139,7 +139,8 @@ where
     fn drop_closed(&mut self) {
         let panic = self.cluster.snapshot.load().panic;
         let exclusions = &mut self.exclusions;
-        self.unready.remove_closed(panic, |guard| exclusions.readmit(guard.node()));
+        self.unready
+            .remove_closed(panic, |guard| exclusions.readmit(guard.node()));
     }
 
     /// Returns the error of a call that no change of the set is expected to help; none if the
@@ -159,7 +160,11 @@ where
         if all_closed && self.failure.is_none() && !self.cluster.progress.is_unbuilt() {
             return None;
         }
-        Some(self.failure.take().unwrap_or_else(|| self.cluster.shortage(counts)))
+        Some(
+            self.failure
+                .take()
+                .unwrap_or_else(|| self.cluster.shortage(counts)),
+        )
     }
 
     /// Waits for a change or for the timeout.
@@ -182,8 +187,11 @@ where
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Wakeup> {
         let settings = &self.cluster.settings;
         let has_unready = !self.unready.is_empty();
-        let timeout =
-            if has_unready { settings.wait_for_ready } else { settings.wait_for_endpoints };
+        let timeout = if has_unready {
+            settings.wait_for_ready
+        } else {
+            settings.wait_for_endpoints
+        };
         let next_due = |seen| self.cluster.next_due(seen);
         self.timer.poll(timeout, has_unready, next_due, cx)
     }
@@ -192,7 +200,10 @@ where
         if self.unready.is_empty() {
             return self.cluster.shortage(counts);
         }
-        let counts = Counts { unready: self.unready.len(), ..counts };
+        let counts = Counts {
+            unready: self.unready.len(),
+            ..counts
+        };
         Error::unavailable(ErrorKind::ReadyTimeout, counts, None)
     }
 }
@@ -231,7 +242,13 @@ where
     fn pick(&mut self) -> Result<Picked<T::Service>, Missed> {
         let request = self.request.as_ref().expect(ENDED);
         let attach = |target: &T| target.attach(&self.client);
-        pick::pick(&self.cluster, request, &mut self.exclusions, Instant::now(), attach)
+        pick::pick(
+            &self.cluster,
+            request,
+            &mut self.exclusions,
+            Instant::now(),
+            attach,
+        )
     }
 
     /// Returns the endpoint if its service is ready at once, and waits for it otherwise.

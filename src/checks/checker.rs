@@ -45,7 +45,13 @@ where
     checks.validate()?;
     let rounds = Rounds::new(cluster.tickets.seed());
     let (cluster, running) = (Arc::downgrade(cluster), FuturesUnordered::new());
-    let task = Task { cluster, checks, rounds, seen: None, running };
+    let task = Task {
+        cluster,
+        checks,
+        rounds,
+        seen: None,
+        running,
+    };
     Ok(Checker(Box::pin(run(task))))
 }
 
@@ -113,7 +119,9 @@ where
         while self.running.len() < self.checks.concurrency
             && let Some(id) = self.rounds.take(now)
         {
-            let Some(node) = snapshot.nodes.find(id) else { continue };
+            let Some(node) = snapshot.nodes.find(id) else {
+                continue;
+            };
             let check = self.probe(id, &node.state.name, &node.target);
             self.running.push(check);
         }
@@ -131,7 +139,11 @@ where
 
     /// Returns when the next check is due; none while the greatest number of checks runs.
     fn next(&self) -> Option<Instant> {
-        if self.running.len() < self.checks.concurrency { self.rounds.next() } else { None }
+        if self.running.len() < self.checks.concurrency {
+            self.rounds.next()
+        } else {
+            None
+        }
     }
 
     /// Reports the finding of a check to the cluster.
@@ -141,8 +153,16 @@ where
         if finding == Finding::Nothing {
             return;
         }
-        let Some(cluster) = self.cluster.upgrade() else { return };
-        cluster.update(now, Input::Checked { id, passes: finding == Finding::Passing });
+        let Some(cluster) = self.cluster.upgrade() else {
+            return;
+        };
+        cluster.update(
+            now,
+            Input::Checked {
+                id,
+                passes: finding == Finding::Passing,
+            },
+        );
         if finding == Finding::Passing {
             // A call that waits may be the trial now.
             cluster.changed.notify_waiters();

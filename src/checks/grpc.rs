@@ -26,7 +26,9 @@ use crate::{endpoint::Target, error::BoxError};
 /// ```
 #[must_use]
 pub fn grpc_health(service: &str) -> GrpcHealth {
-    GrpcHealth { service: service.to_owned() }
+    GrpcHealth {
+        service: service.to_owned(),
+    }
 }
 
 /// The probe that [`grpc_health()`] returns.
@@ -48,7 +50,9 @@ where
 
     fn probe(&self, _name: &str, target: &T) -> Self::Future {
         let mut client = HealthClient::new(target.attach(&()));
-        let request = HealthCheckRequest { service: self.service.clone() };
+        let request = HealthCheckRequest {
+            service: self.service.clone(),
+        };
         Box::pin(async move {
             match client.check(request).await?.into_inner().status() {
                 ServingStatus::Serving => Ok(()),

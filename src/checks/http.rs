@@ -38,7 +38,11 @@ use crate::{endpoint::Target, error::BoxError};
 /// ```
 #[must_use]
 pub fn http_get<C, B>(client: C, path: &str) -> HttpGet<C, B> {
-    HttpGet { client, path: path.to_owned(), body: PhantomData }
+    HttpGet {
+        client,
+        path: path.to_owned(),
+        body: PhantomData,
+    }
 }
 
 /// The probe that [`http_get()`] returns.
@@ -95,7 +99,10 @@ where
 #[cfg(feature = "reqwest")]
 #[must_use]
 pub fn reqwest_get(client: reqwest::Client, path: &str) -> ReqwestGet {
-    ReqwestGet { client, path: path.to_owned() }
+    ReqwestGet {
+        client,
+        path: path.to_owned(),
+    }
 }
 
 /// The probe that [`reqwest_get()`] returns.
@@ -140,6 +147,8 @@ where
     S: Service<Req>,
     S::Error: Into<BoxError>,
 {
-    std::future::poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+    std::future::poll_fn(|cx| service.poll_ready(cx))
+        .await
+        .map_err(Into::into)?;
     service.call(request).await.map_err(Into::into)
 }

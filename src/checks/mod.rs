@@ -125,7 +125,15 @@ impl<R> Checks<R> {
     /// Creates the default settings for a probe.
     pub const fn new(probe: R) -> Self {
         let (interval, timeout) = (Duration::from_secs(5), Duration::from_secs(1));
-        Self { probe, interval, jitter: 0.2, timeout, rise: 2, fall: 3, concurrency: 32 }
+        Self {
+            probe,
+            interval,
+            jitter: 0.2,
+            timeout,
+            rise: 2,
+            fall: 3,
+            concurrency: 32,
+        }
     }
 
     /// Sets the time from the end of a check to the endpoint's next one. Default: 5 s.
@@ -171,7 +179,11 @@ impl<R> Checks<R> {
         let (interval, timeout) = (is_in_range(self.interval), is_in_range(self.timeout));
         require(interval, "interval", "must be from a millisecond to a year")?;
         require(timeout, "timeout", "must be from a millisecond to a year")?;
-        require((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
+        require(
+            (0.0..=1.0).contains(&self.jitter),
+            "jitter",
+            "must be between 0 and 1",
+        )?;
         require(self.rise > 0, "rise", "must be at least 1")?;
         require(self.fall > 0, "fall", "must be at least 1")?;
         require(self.concurrency > 0, "concurrency", "must be at least 1")

@@ -36,9 +36,15 @@ pub(super) enum Finding {
 impl Streak {
     const fn next(self, passed: bool) -> Self {
         if passed {
-            Self { passed: self.passed.saturating_add(1), failed: 0 }
+            Self {
+                passed: self.passed.saturating_add(1),
+                failed: 0,
+            }
         } else {
-            Self { passed: 0, failed: self.failed.saturating_add(1) }
+            Self {
+                passed: 0,
+                failed: self.failed.saturating_add(1),
+            }
         }
     }
 }
@@ -46,7 +52,11 @@ impl Streak {
 impl Rounds {
     pub(super) fn new(seed: u64) -> Self {
         let random = Random::seeded(seed);
-        Self { streaks: HashMap::new(), due: BTreeSet::new(), random }
+        Self {
+            streaks: HashMap::new(),
+            due: BTreeSet::new(),
+            random,
+        }
     }
 
     /// Takes the ids of the members. New ones have their first check within an interval.
@@ -55,7 +65,8 @@ impl Rounds {
         for &id in ids {
             let streak = former.remove(&id);
             if streak.is_none() {
-                self.due.insert((now + checks.interval.mul_f64(self.random.unit()), id));
+                self.due
+                    .insert((now + checks.interval.mul_f64(self.random.unit()), id));
             }
             self.streaks.insert(id, streak.unwrap_or_default());
         }
@@ -86,7 +97,9 @@ impl Rounds {
         checks: &Checks<R>,
         now: Instant,
     ) -> Finding {
-        let Some(streak) = self.streaks.get_mut(&id) else { return Finding::Nothing };
+        let Some(streak) = self.streaks.get_mut(&id) else {
+            return Finding::Nothing;
+        };
         let more = checks.interval.mul_f64(checks.jitter * self.random.unit());
         self.due.insert((now + checks.interval + more, id));
         *streak = streak.next(passed);
@@ -128,7 +141,12 @@ mod tests {
         let mut rounds = Rounds::new(1);
         let ids: Vec<_> = (0..100).collect();
         rounds.members(&ids, &checks, start);
-        assert!(rounds.due.iter().all(|(at, _)| *at < start + checks.interval));
+        assert!(
+            rounds
+                .due
+                .iter()
+                .all(|(at, _)| *at < start + checks.interval)
+        );
         let now = start + checks.interval;
         let mut taken: Vec<_> = std::iter::from_fn(|| rounds.take(now)).collect();
         taken.sort_unstable();

@@ -40,7 +40,13 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     fn record(&self, name: Arc<str>, now: Instant) -> NodeState {
-        NodeState::new(name, Weak::clone(&self.cluster), self.meter.clone(), self.limits, now)
+        NodeState::new(
+            name,
+            Weak::clone(&self.cluster),
+            self.meter.clone(),
+            self.limits,
+            now,
+        )
     }
 }
 
@@ -55,8 +61,16 @@ impl<T> Batch<T> {
 
     /// Returns how many members there are after the batch, if there were `members` before.
     pub(crate) fn members_after(&self, members: usize) -> usize {
-        let inserts = self.0.iter().filter(|op| matches!(op, Op::Insert(..))).count();
-        let removes = self.0.iter().filter(|op| matches!(op, Op::Remove(_))).count();
+        let inserts = self
+            .0
+            .iter()
+            .filter(|op| matches!(op, Op::Insert(..)))
+            .count();
+        let removes = self
+            .0
+            .iter()
+            .filter(|op| matches!(op, Op::Remove(_)))
+            .count();
         (members + inserts).saturating_sub(removes)
     }
 
@@ -141,7 +155,12 @@ impl<T> Locked<T> {
                 let (target, weight, traits) = endpoint.into_parts();
                 let (id, name) = (state.id, Arc::clone(&state.name));
                 self.push(Node::new(state, target));
-                MemberChange::Insert { id, name, weight, traits }
+                MemberChange::Insert {
+                    id,
+                    name,
+                    weight,
+                    traits,
+                }
             }
             Op::Replace(id, endpoint) => {
                 let (target, weight, traits) = endpoint.into_parts();

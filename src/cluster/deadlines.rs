@@ -50,7 +50,8 @@ impl Deadlines {
         self.publish.store(publish, Ordering::Release);
         self.moves.store(moves, Ordering::Release);
         self.trial.store(trial, Ordering::Release);
-        self.any.store(publish.min(moves).min(trial), Ordering::Release);
+        self.any
+            .store(publish.min(moves).min(trial), Ordering::Release);
     }
 
     /// Returns whether a deadline has passed. Cost: one load while there is none.
@@ -86,7 +87,10 @@ impl Deadlines {
         let due = self.moves.load(Ordering::Acquire);
         let relaxed = Ordering::Relaxed;
         self.passed(&self.moves, now)
-            && self.moves.compare_exchange(due, NEVER, relaxed, relaxed).is_ok()
+            && self
+                .moves
+                .compare_exchange(due, NEVER, relaxed, relaxed)
+                .is_ok()
     }
 
     #[inline]

@@ -73,7 +73,9 @@ impl Progress {
     }
 
     pub(crate) fn policy_panicked(&self, payload: &(dyn Any + Send)) {
-        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         self.policy_panics.fetch_add(1, Ordering::Relaxed);
         self.unbuilt.store(true, Ordering::Release);
@@ -98,7 +100,10 @@ impl Progress {
     }
 
     pub(crate) fn flags(&self) -> ProgressFlags {
-        ProgressFlags { updated: self.has_updated(), finished: self.has_finished() }
+        ProgressFlags {
+            updated: self.has_updated(),
+            finished: self.has_finished(),
+        }
     }
 
     fn has_updated(&self) -> bool {

@@ -94,7 +94,13 @@ impl<T, P: Policy> Cluster<T, P> {
             policy,
             tickets: Tickets::new(first_ticket, seed),
             locked: Mutex::new(Locked {
-                core: Core::new(health, settings.keep_last, seed, events.has_listeners(), now),
+                core: Core::new(
+                    health,
+                    settings.keep_last,
+                    seed,
+                    events.has_listeners(),
+                    now,
+                ),
                 nodes: Vec::new(),
                 unpublished: Changes::default(),
                 discarded: Vec::new(),
@@ -143,7 +149,11 @@ impl<T, P: Policy> Cluster<T, P> {
         read: impl FnOnce(&Core, &Snapshot<T, P::Picker>, bool) -> R,
     ) -> R {
         let locked = lock(&self.locked);
-        read(&locked.core, &self.snapshot.load(), locked.unpublished.is_empty())
+        read(
+            &locked.core,
+            &self.snapshot.load(),
+            locked.unpublished.is_empty(),
+        )
     }
 
     /// Waits until the set has at least `count` members.
@@ -169,10 +179,19 @@ impl<T, P: Policy> Cluster<T, P> {
 
     /// Returns the error for a set without an endpoint that takes the call.
     pub(crate) fn shortage(&self, counts: Counts) -> Error {
-        let Counts { members, ejected, drained, .. } = counts;
+        let Counts {
+            members,
+            ejected,
+            drained,
+            ..
+        } = counts;
         let kind = if members == 0 && !self.progress.is_unbuilt() {
             let finished = self.progress.has_finished();
-            if finished { ErrorKind::DiscoveryEnded } else { ErrorKind::Empty }
+            if finished {
+                ErrorKind::DiscoveryEnded
+            } else {
+                ErrorKind::Empty
+            }
         } else if members > 0 && members == drained {
             ErrorKind::Drained
         } else if ejected > 0 {
@@ -183,7 +202,11 @@ impl<T, P: Policy> Cluster<T, P> {
             // All endpoints are in service, and none was ready for the call.
             ErrorKind::ReadyTimeout
         };
-        let cause = if members == 0 { self.progress.last_error() } else { None };
+        let cause = if members == 0 {
+            self.progress.last_error()
+        } else {
+            None
+        };
         Error::unavailable(kind, counts, cause)
     }
 
@@ -203,6 +226,8 @@ impl<T, P: Policy> Drop for Cluster<T, P> {
 
 impl<T, P: Policy> fmt::Debug for Cluster<T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("progress", &self.progress).finish_non_exhaustive()
+        f.debug_struct("Cluster")
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
     }
 }

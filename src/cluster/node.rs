@@ -82,7 +82,11 @@ pub(crate) trait Reports: Send + Sync + std::fmt::Debug {
 impl<T> Node<T> {
     pub(crate) fn new(state: Arc<NodeState>, target: T) -> Self {
         state.nodes.fetch_add(1, Ordering::Relaxed);
-        Self { version: state.version(), state, target }
+        Self {
+            version: state.version(),
+            state,
+            target,
+        }
     }
 }
 
@@ -101,7 +105,10 @@ impl NodeState {
         now: Instant,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let pace = meter.as_ref().map(|meter| meter.start(now)).unwrap_or_default();
+        let pace = meter
+            .as_ref()
+            .map(|meter| meter.start(now))
+            .unwrap_or_default();
         Self {
             health: HealthWord::default(),
             nodes: AtomicUsize::new(0),
@@ -155,7 +162,8 @@ impl NodeState {
 
     /// Returns how many calls run at the endpoint.
     pub(crate) fn in_flight(self: &Arc<Self>) -> u64 {
-        self.load().saturating_sub(self.waiting.load(Ordering::Relaxed) as u64)
+        self.load()
+            .saturating_sub(self.waiting.load(Ordering::Relaxed) as u64)
     }
 
     /// Returns the moving average of the latency, if it is measured.

@@ -32,7 +32,10 @@ const MOST: usize = 1_024;
 
 impl Default for Changes {
     fn default() -> Self {
-        Self { positions: Vec::new(), from: usize::MAX }
+        Self {
+            positions: Vec::new(),
+            from: usize::MAX,
+        }
     }
 }
 
@@ -89,24 +92,36 @@ impl<T> Nodes<T> {
                 *stale = true;
             }
         }
-        stale.iter_mut().skip(changes.from >> BITS).for_each(|stale| *stale = true);
+        stale
+            .iter_mut()
+            .skip(changes.from >> BITS)
+            .for_each(|stale| *stale = true);
         let chunks = nodes.chunks(CHUNK).zip(stale).enumerate();
         let chunks = chunks.map(|(number, (nodes, stale))| match self.chunks.get(number) {
             Some(former) if !stale => Arc::clone(former),
             _ => nodes.into(),
         });
-        Self { chunks: chunks.collect(), len: nodes.len() }
+        Self {
+            chunks: chunks.collect(),
+            len: nodes.len(),
+        }
     }
 }
 
 impl<T> Clone for Nodes<T> {
     fn clone(&self) -> Self {
-        Self { chunks: Arc::clone(&self.chunks), len: self.len }
+        Self {
+            chunks: Arc::clone(&self.chunks),
+            len: self.len,
+        }
     }
 }
 
 impl<T> Default for Nodes<T> {
     fn default() -> Self {
-        Self { chunks: Arc::default(), len: 0 }
+        Self {
+            chunks: Arc::default(),
+            len: 0,
+        }
     }
 }

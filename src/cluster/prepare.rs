@@ -31,18 +31,28 @@ impl<T, P: Policy> Cluster<T, P> {
         let locked = lock(&self.locked);
         let members = locked.core.members();
         let is_large = !self.needs.builds_quickly() && batch.members_after(members.len()) >= LARGE;
-        if is_slow || is_large { Some(batch.plan(members)) } else { None }
+        if is_slow || is_large {
+            Some(batch.plan(members))
+        } else {
+            None
+        }
     }
 
     /// Builds a picker for planned members.
     pub(crate) fn prepare(&self, members: Vec<Member>) -> Prepared<P::Picker> {
         let former = self.snapshot.load_full();
         let is_eligible = |member: &Member| member.is_open() && (former.panic || member.healthy);
-        let eligible = (0..).zip(&members).filter(|(_, member)| is_eligible(member));
+        let eligible = (0..)
+            .zip(&members)
+            .filter(|(_, member)| is_eligible(member));
         let eligible: Vec<u32> = eligible.map(|(index, _)| index).collect();
         let planned = Members::new(&members, &eligible, self.random_start());
         let picker = self.build(&planned, former.picker.as_ref());
-        Prepared { picker, members, eligible }
+        Prepared {
+            picker,
+            members,
+            eligible,
+        }
     }
 }
 

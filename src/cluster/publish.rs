@@ -47,7 +47,10 @@ impl<T, P: Policy> Cluster<T, P> {
         let locked = lock(&self.locked);
         let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
         let others = [publication, locked.core.next_move()].into_iter().flatten();
-        others.filter(|&at| at > seen).chain(locked.core.next_trial_after(seen)).min()
+        others
+            .filter(|&at| at > seen)
+            .chain(locked.core.next_trial_after(seen))
+            .min()
     }
 
     /// Publishes the gathered transitions now.
@@ -76,8 +79,11 @@ impl<T, P: Policy> Cluster<T, P> {
 
     fn publish_if(&self, now: Instant, condition: impl FnOnce(&Locked<T>) -> bool) {
         let mut locked = lock(&self.locked);
-        let former =
-            if condition(&locked) { Some(self.publish(&mut locked, None, now)) } else { None };
+        let former = if condition(&locked) {
+            Some(self.publish(&mut locked, None, now))
+        } else {
+            None
+        };
         self.set_deadlines(&locked);
         drop(locked);
         drop_users(former);
@@ -131,8 +137,14 @@ impl<T, P: Policy> Cluster<T, P> {
         (locked.published, locked.gathered) = (now, 0);
         let (eligible, panic) = locked.core.eligible();
         let members = Members::new(locked.core.members(), &eligible, self.random_start());
-        let Some(picker) = self.next_picker(prepared, &members, &former) else { return former };
-        let shares = if self.bounded.is_some() { shares(&members) } else { Box::default() };
+        let Some(picker) = self.next_picker(prepared, &members, &former) else {
+            return former;
+        };
+        let shares = if self.bounded.is_some() {
+            shares(&members)
+        } else {
+            Box::default()
+        };
         let capacities = capacities(&members);
         let same_nodes = locked.unpublished.is_empty();
         let generation = former.generation + 1;
@@ -166,7 +178,11 @@ impl<T, P: Policy> Cluster<T, P> {
         };
         let fits = prepared.fits(members);
         let picker = prepared.picker?;
-        if fits { Some(picker) } else { self.build(members, Some(&picker)) }
+        if fits {
+            Some(picker)
+        } else {
+            self.build(members, Some(&picker))
+        }
     }
 
     /// Builds a picker; none if the policy panics.
@@ -186,13 +202,18 @@ impl<T, P: Policy> Cluster<T, P> {
     }
 
     pub(super) fn random_start(&self) -> Option<u64> {
-        if self.settings.starting_at.is_some() { None } else { Some(self.tickets.seed()) }
+        if self.settings.starting_at.is_some() {
+            None
+        } else {
+            Some(self.tickets.seed())
+        }
     }
 
     fn set_deadlines(&self, locked: &Locked<T>) {
         let publication = (locked.gathered > 0).then(|| locked.published + GATHER);
         let core = &locked.core;
-        self.deadlines.set(publication, core.next_move(), core.next_trial());
+        self.deadlines
+            .set(publication, core.next_move(), core.next_trial());
     }
 }
 
@@ -202,7 +223,11 @@ fn capacities(members: &Members<'_>) -> Box<[u32]> {
     if !members.is_uneven() {
         return Box::default();
     }
-    let greatest = members.capacities().map(|(_, _, capacity)| capacity).max().unwrap_or(1);
+    let greatest = members
+        .capacities()
+        .map(|(_, _, capacity)| capacity)
+        .max()
+        .unwrap_or(1);
     let mut capacities = vec![FULL; members.len()];
     for (index, _, capacity) in members.capacities() {
         capacities[index as usize] = (capacity * u64::from(FULL) / greatest) as u32;

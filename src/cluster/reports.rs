@@ -44,7 +44,13 @@ impl<T: Send + Sync, P: Policy> Reports for Cluster<T, P> {
     }
 
     fn trial_answered(&self, node: &NodeState, call: Admission, now: Instant) {
-        self.update(now, Input::TrialAnswered { id: node.id, epoch: call.epoch });
+        self.update(
+            now,
+            Input::TrialAnswered {
+                id: node.id,
+                epoch: call.epoch,
+            },
+        );
         // Calls that wait may make the next trial once the lease has ended.
         self.changed.notify_waiters();
     }
@@ -55,7 +61,11 @@ impl<T, P: Policy> Cluster<T, P> {
         let mut locked = lock(&self.locked);
         // Read under the lock, because a success may have cleared the count meanwhile.
         let failures = node.health.load().failures();
-        let input = Input::Failed { id: node.id, epoch: call.epoch, failures };
+        let input = Input::Failed {
+            id: node.id,
+            epoch: call.epoch,
+            failures,
+        };
         let effects = locked.core.update(now, input);
         self.apply(locked, effects, None, now);
     }
@@ -70,7 +80,9 @@ impl<T, P: Policy> Cluster<T, P> {
         duration: Option<Duration>,
         now: Instant,
     ) {
-        let Some(overload) = self.settings.health.heeded_overload() else { return };
+        let Some(overload) = self.settings.health.heeded_overload() else {
+            return;
+        };
         let began = self.deadlines.nanos(began);
         if began < node.pushed_back_until.load(Ordering::Relaxed) {
             return;
@@ -79,7 +91,11 @@ impl<T, P: Policy> Cluster<T, P> {
         if began < node.pushed_back_until.load(Ordering::Relaxed) {
             return;
         }
-        let input = Input::PushedBack { id: node.id, epoch: call.epoch, duration };
+        let input = Input::PushedBack {
+            id: node.id,
+            epoch: call.epoch,
+            duration,
+        };
         let effects = locked.core.update(now, input);
         if effects.applied {
             let until = self.deadlines.nanos(now + overload.crowd());

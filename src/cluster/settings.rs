@@ -54,6 +54,9 @@ impl Settings {
     /// Returns the seed and the first ticket of one balancer; those that are not set are random.
     pub(crate) fn draw(&self) -> (u64, u64) {
         let seed = self.seed.unwrap_or_else(random::entropy);
-        (seed, self.starting_at.unwrap_or_else(|| random::splitmix64(seed)))
+        (
+            seed,
+            self.starting_at.unwrap_or_else(|| random::splitmix64(seed)),
+        )
     }
 }

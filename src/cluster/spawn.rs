@@ -29,7 +29,14 @@ impl Spawner {
     pub(crate) fn new() -> (Self, oneshot::Receiver<()>) {
         let (alive, closed) = oneshot::channel();
         let task = Mutex::new(None);
-        (Self { has_task: AtomicBool::new(false), task, _alive: alive }, closed)
+        (
+            Self {
+                has_task: AtomicBool::new(false),
+                task,
+                _alive: alive,
+            },
+            closed,
+        )
     }
 
     /// Spawns the driver inside a runtime; outside, keeps it for [`spawn_pending`](Self::spawn_pending).
@@ -53,7 +60,9 @@ impl Spawner {
 
     #[cold]
     fn spawn_task(&self) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
         if let Some(driver) = lock(&self.task).take() {
             self.has_task.store(false, Ordering::Release);
             drop(runtime.spawn(driver));
@@ -63,6 +72,8 @@ impl Spawner {
 
 impl fmt::Debug for Spawner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spawner").field("has_task", &self.has_task).finish_non_exhaustive()
+        f.debug_struct("Spawner")
+            .field("has_task", &self.has_task)
+            .finish_non_exhaustive()
     }
 }

@@ -55,7 +55,11 @@ impl<T, P: Policy> Cluster<T, P> {
             return CapacityChange::Refused;
         };
         let effects = self.update(now, Input::Capacity { name, capacity });
-        if effects.applied { change } else { CapacityChange::Unknown }
+        if effects.applied {
+            change
+        } else {
+            CapacityChange::Unknown
+        }
     }
 
     /// Starts a trial that is due: of the owner, if there is one, and of no excluded endpoint.
@@ -66,8 +70,12 @@ impl<T, P: Policy> Cluster<T, P> {
         now: Instant,
     ) -> Option<(Arc<Node<T>>, Epoch)> {
         let mut locked = lock(&self.locked);
-        let effects = locked.core.update(now, Input::TrialWanted { owner, excluded });
-        let node = effects.trial.and_then(|(id, _)| locked.node(id).map(Arc::clone));
+        let effects = locked
+            .core
+            .update(now, Input::TrialWanted { owner, excluded });
+        let node = effects
+            .trial
+            .and_then(|(id, _)| locked.node(id).map(Arc::clone));
         let effects = self.apply(locked, effects, None, now);
         node.zip(effects.trial.map(|(_, epoch)| epoch))
     }
@@ -82,7 +90,13 @@ impl<T, P: Policy> Cluster<T, P> {
         let mut locked = lock(&self.locked);
         // An interval ends for all members, also for those that are not compared.
         let interval = if locked.core.is_comparison_due(now) {
-            Some(locked.nodes.iter().map(|node| node.state.window.take()).collect())
+            Some(
+                locked
+                    .nodes
+                    .iter()
+                    .map(|node| node.state.window.take())
+                    .collect(),
+            )
         } else {
             None
         };
@@ -122,7 +136,9 @@ impl<T, P: Policy> Cluster<T, P> {
 
 impl<T> Locked<T> {
     fn position(&self, id: u64) -> Option<usize> {
-        self.nodes.binary_search_by_key(&id, |node| node.state.id).ok()
+        self.nodes
+            .binary_search_by_key(&id, |node| node.state.id)
+            .ok()
     }
 
     pub(super) fn node(&self, id: u64) -> Option<&Arc<Node<T>>> {
@@ -137,12 +153,15 @@ impl<T> Locked<T> {
 
     /// Replaces the target of a node; its record stays.
     pub(super) fn replace(&mut self, id: u64, target: T) {
-        let Some(position) = self.position(id) else { return };
+        let Some(position) = self.position(id) else {
+            return;
+        };
         self.unpublished.at(position);
         let state = Arc::clone(&self.nodes[position].state);
         state.begin_version();
         let node = Arc::new(Node::new(state, target));
-        self.discarded.push(mem::replace(&mut self.nodes[position], node));
+        self.discarded
+            .push(mem::replace(&mut self.nodes[position], node));
     }
 
     /// Sets health words, and removes nodes that have left.

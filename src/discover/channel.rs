@@ -45,7 +45,12 @@ pub fn channel<K: Hash + Eq + Clone, T>() -> (Handle<K, T>, Changes<K, T>) {
         closed: false,
         waker: None,
     }));
-    (Handle { shared: Arc::clone(&shared) }, Changes { shared })
+    (
+        Handle {
+            shared: Arc::clone(&shared),
+        },
+        Changes { shared },
+    )
 }
 
 /// Changes the set of endpoints of a [`channel`]; clones change the same set.
@@ -104,8 +109,10 @@ impl<K: Hash + Eq + Clone, T> Handle<K, T> {
         self.change(|shared| {
             let staying: HashSet<_> = endpoints.iter().map(|(key, _)| key.clone()).collect();
             let leaving: Vec<_> = shared.members.difference(&staying).cloned().collect();
-            let mut replaced: Vec<_> =
-                leaving.iter().filter_map(|key| shared.remove(key)).collect();
+            let mut replaced: Vec<_> = leaving
+                .iter()
+                .filter_map(|key| shared.remove(key))
+                .collect();
             for (key, endpoint) in endpoints {
                 replaced.extend(shared.insert(key, endpoint));
             }
@@ -186,7 +193,11 @@ impl<K: Hash + Eq + Clone, T> Shared<K, T> {
         self.pending.entry(key.clone()).or_insert_with(|| {
             self.changes += 1;
             self.order.insert(self.changes, key.clone());
-            Pending { number: self.changes, remove: false, insert: None }
+            Pending {
+                number: self.changes,
+                remove: false,
+                insert: None,
+            }
         })
     }
 
@@ -232,7 +243,9 @@ impl<K: Hash + Eq + Clone, T> Stream for Changes<K, T> {
 impl<K: Hash + Eq + Clone, T> Clone for Handle<K, T> {
     fn clone(&self) -> Self {
         lock(&self.shared).handles += 1;
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
@@ -240,7 +253,11 @@ impl<K: Hash + Eq + Clone, T> Drop for Handle<K, T> {
     fn drop(&mut self) {
         let mut shared = lock(&self.shared);
         shared.handles -= 1;
-        let waker = if shared.handles == 0 { shared.waker.take() } else { None };
+        let waker = if shared.handles == 0 {
+            shared.waker.take()
+        } else {
+            None
+        };
         drop(shared);
         if let Some(waker) = waker {
             waker.wake();
@@ -263,13 +280,17 @@ impl<K, T> Drop for Changes<K, T> {
 impl<K: Hash + Eq + Clone, T> fmt::Debug for Handle<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = lock(&self.shared).pending.len();
-        f.debug_struct("Handle").field("pending", &pending).finish_non_exhaustive()
+        f.debug_struct("Handle")
+            .field("pending", &pending)
+            .finish_non_exhaustive()
     }
 }
 
 impl<K, T> fmt::Debug for Changes<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = lock(&self.shared).pending.len();
-        f.debug_struct("Changes").field("pending", &pending).finish_non_exhaustive()
+        f.debug_struct("Changes")
+            .field("pending", &pending)
+            .finish_non_exhaustive()
     }
 }

@@ -96,9 +96,22 @@ impl<D: Discover, T, P: Policy> Driver<D, T, P> {
     ) -> Self {
         let meter = cluster.meter.as_ref().map(Arc::clone);
         let limits = cluster.settings.health.limits();
-        let link = Link { cluster: Arc::downgrade(cluster), meter, limits, ended: false };
+        let link = Link {
+            cluster: Arc::downgrade(cluster),
+            meter,
+            limits,
+            ended: false,
+        };
         let (keys, batch) = (HashMap::new(), Batch::new());
-        Self { stream, link, closed, keys, batch, preparing: None, event: None }
+        Self {
+            stream,
+            link,
+            closed,
+            keys,
+            batch,
+            preparing: None,
+            event: None,
+        }
     }
 }
 
@@ -192,7 +205,9 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         preparing: &mut Option<Preparing<T, P::Picker>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let Some(Preparing { batch, picker }) = preparing else { return Poll::Ready(()) };
+        let Some(Preparing { batch, picker }) = preparing else {
+            return Poll::Ready(());
+        };
         // Without a picker the batch is applied all the same, and the picker is built then.
         let picker = ready!(Pin::new(picker).poll(cx)).ok();
         let batch = std::mem::replace(batch, Batch::new());
@@ -235,6 +250,8 @@ impl<T, P: Policy> Drop for Link<T, P> {
 
 impl<D: Discover, T, P: Policy> fmt::Debug for Driver<D, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("ended", &self.link.ended).finish_non_exhaustive()
+        f.debug_struct("Driver")
+            .field("ended", &self.link.ended)
+            .finish_non_exhaustive()
     }
 }

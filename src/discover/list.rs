@@ -38,7 +38,11 @@ impl<K, T> Stream for List<K, T> {
     type Item = Result<Change<K, Endpoint<T>>, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(self.0.next().map(|(key, endpoint)| Ok(Change::Insert(key, endpoint))))
+        Poll::Ready(
+            self.0
+                .next()
+                .map(|(key, endpoint)| Ok(Change::Insert(key, endpoint))),
+        )
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

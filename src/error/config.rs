@@ -22,7 +22,11 @@ impl ConfigError {
         field: &'static str,
         problem: &'static str,
     ) -> Result<(), Self> {
-        if accepted { Ok(()) } else { Err(Self::new(field, problem)) }
+        if accepted {
+            Ok(())
+        } else {
+            Err(Self::new(field, problem))
+        }
     }
 
     /// Returns the name of the setting's setter.

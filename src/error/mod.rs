@@ -184,8 +184,19 @@ fn first<'e, E: StdError + 'static>(
 
 impl Inner {
     const fn new(kind: ErrorKind) -> Self {
-        let counts = Counts { members: 0, ejected: 0, drained: 0, unready: 0 };
-        Self { kind, endpoint: None, counts, detail: None, source: None }
+        let counts = Counts {
+            members: 0,
+            ejected: 0,
+            drained: 0,
+            unready: 0,
+        };
+        Self {
+            kind,
+            endpoint: None,
+            counts,
+            detail: None,
+            source: None,
+        }
     }
 
     /// Makes the error of a request that was not sent, with a source that shows this.
@@ -257,7 +268,9 @@ impl fmt::Display for Counts {
 #[cfg(feature = "tonic")]
 fn unsent_source(error: &Inner, cause: Option<BoxError>) -> Option<BoxError> {
     if error.kind == ErrorKind::Policy {
-        return Some(Box::new(tonic::Status::failed_precondition(error.to_string())));
+        return Some(Box::new(tonic::Status::failed_precondition(
+            error.to_string(),
+        )));
     }
     let cause = cause.unwrap_or_else(|| error.to_string().into());
     Some(Box::new(tonic::ConnectError(cause)))
@@ -278,7 +291,10 @@ mod tests {
         let error = Error::call("a".into(), Box::new(ConfigError::new("field", "is wrong")));
         let clone = error.clone();
         drop(error);
-        assert_eq!((clone.kind(), clone.endpoint()), (ErrorKind::Call, Some("a")));
+        assert_eq!(
+            (clone.kind(), clone.endpoint()),
+            (ErrorKind::Call, Some("a"))
+        );
         assert_eq!(clone.to_string(), "the call to endpoint a failed");
         assert_eq!(clone.find::<ConfigError>().unwrap().field(), "field");
         let first: *const ConfigError = clone.find().unwrap();
@@ -293,7 +309,10 @@ mod tests {
         let code = |error: &Error| tonic::Status::from_error(Box::new(error.clone())).code();
         let empty = Error::unavailable(ErrorKind::Empty, Counts::default(), None);
         assert_eq!(code(&empty.clone()), tonic::Code::Unavailable);
-        assert_eq!(code(&Error::policy("no").clone()), tonic::Code::FailedPrecondition);
+        assert_eq!(
+            code(&Error::policy("no").clone()),
+            tonic::Code::FailedPrecondition
+        );
         let unready = Error::not_ready("a".into(), "closed".into());
         assert_eq!(code(&unready), tonic::Code::Unavailable);
         assert!(Error::find_in(&tonic::Status::from_error(Box::new(unready))).is_some());

@@ -28,6 +28,10 @@ pub(crate) fn fixed(capacity: f64) -> Option<(u32, CapacityChange)> {
     let rounded = (clamped * f64::from(FULL)).round() as u32;
     let fixed = if clamped > 0.0 { rounded.max(1) } else { 0 };
     let in_range = clamped == capacity;
-    let change = if in_range { CapacityChange::Applied } else { CapacityChange::Clamped };
+    let change = if in_range {
+        CapacityChange::Applied
+    } else {
+        CapacityChange::Clamped
+    };
     Some((fixed, change))
 }

@@ -18,7 +18,14 @@ pub(crate) struct Reading {
 impl Reading {
     /// Returns how many calls were sent.
     pub(crate) const fn picks(&self) -> u64 {
-        let Self { in_flight, successes, failures, overloads, neutrals, drops } = *self;
+        let Self {
+            in_flight,
+            successes,
+            failures,
+            overloads,
+            neutrals,
+            drops,
+        } = *self;
         in_flight + successes + failures + overloads + neutrals + drops
     }
 }

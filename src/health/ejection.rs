@@ -50,7 +50,13 @@ const MAX_DOUBLINGS: u32 = 7;
 
 impl Ejections {
     pub(crate) const fn new(now: Instant) -> Self {
-        Self { streak: 0, inconclusive: 0, since: now, stage: Stage::Serving, total: 0 }
+        Self {
+            streak: 0,
+            inconclusive: 0,
+            since: now,
+            stage: Stage::Serving,
+            total: 0,
+        }
     }
 
     pub(crate) const fn stage(&self) -> Stage {
@@ -84,13 +90,19 @@ impl Ejections {
 
     pub(crate) fn start_trial(&mut self, now: Instant) {
         if let Stage::Out { passed, .. } | Stage::Trial { passed, .. } = self.stage {
-            self.stage = Stage::Trial { passed, started: now, lease: None };
+            self.stage = Stage::Trial {
+                passed,
+                started: now,
+                lease: None,
+            };
         }
     }
 
     /// Begins the lease of a trial whose response has begun. Returns the end of the lease.
     pub(crate) fn answer_trial(&mut self, now: Instant, health: &Health) -> Option<Instant> {
-        let Stage::Trial { lease, .. } = &mut self.stage else { return None };
+        let Stage::Trial { lease, .. } = &mut self.stage else {
+            return None;
+        };
         *lease = Some(now + health.base_ejection);
         *lease
     }
@@ -112,7 +124,14 @@ impl Ejections {
         now: Instant,
         health: &Health,
     ) -> (Instant, bool) {
-        let Stage::Trial { mut passed, started, .. } = self.stage else { return (now, false) };
+        let Stage::Trial {
+            mut passed,
+            started,
+            ..
+        } = self.stage
+        else {
+            return (now, false);
+        };
         let until = match verdict {
             Verdict::Passed => {
                 self.inconclusive = 0;
@@ -140,13 +159,17 @@ impl Ejections {
         let doublings = self.inconclusive.min(MAX_DOUBLINGS);
         self.inconclusive = self.inconclusive.saturating_add(1);
         let more = health.base_ejection * (1 << doublings) / 100;
-        trial.saturating_add(more.min(health.base_ejection)).min(health.max_ejection)
+        trial
+            .saturating_add(more.min(health.base_ejection))
+            .min(health.max_ejection)
     }
 
     /// Removes a past ejection for each of its periods that fits into the time in service.
     fn shorten_streak(&mut self, mut served: Duration, health: &Health) {
         while self.streak > 0 {
-            let Some(rest) = served.checked_sub(health.period(self.streak)) else { return };
+            let Some(rest) = served.checked_sub(health.period(self.streak)) else {
+                return;
+            };
             served = rest;
             self.streak -= 1;
         }
@@ -168,7 +191,11 @@ impl Health {
     /// Returns the streak after one more ejection. It stays at the number of the longest period.
     fn next_streak(&self, streak: u32) -> u32 {
         let is_longest = streak > 0 && self.period(streak) >= self.max_ejection;
-        if is_longest || self.growth == 1.0 { streak.max(1) } else { (streak + 1).min(MAX_STREAK) }
+        if is_longest || self.growth == 1.0 {
+            streak.max(1)
+        } else {
+            (streak + 1).min(MAX_STREAK)
+        }
     }
 }
 
@@ -206,7 +233,14 @@ mod tests {
     async fn a_period_is_forgotten_after_serving_as_long() {
         let health = exact();
         let mut record = Ejections::new(Instant::now());
-        for (served, want) in [(0, 10), (9, 20), (19, 40), (40, 40), (40 + 20 + 10, 10), (10, 10)] {
+        for (served, want) in [
+            (0, 10),
+            (9, 20),
+            (19, 40),
+            (40, 40),
+            (40 + 20 + 10, 10),
+            (10, 10),
+        ] {
             let (until, period) = eject_after(&mut record, served, &health);
             assert_eq!(period.as_secs(), want, "after {served} s of service");
             record.recover(until);
@@ -217,7 +251,10 @@ mod tests {
     async fn extremes_do_not_overflow() {
         for growth in [1.0, 1.000_000_1, 1e6] {
             let longest = crate::util::time::YEAR;
-            let health = Health::new().growth(growth).max_ejection(longest).jitter(1.0);
+            let health = Health::new()
+                .growth(growth)
+                .max_ejection(longest)
+                .jitter(1.0);
             health.validate().unwrap();
             let mut record = Ejections::new(Instant::now());
             for _ in 0..10_000 {
@@ -237,7 +274,10 @@ mod tests {
         };
         assert_eq!(end(Verdict::Passed, until), (until + SECOND, false));
         let pause = SECOND + health.base_ejection / 100;
-        assert_eq!(end(Verdict::Nothing, until), (until + SECOND + pause, false));
+        assert_eq!(
+            end(Verdict::Nothing, until),
+            (until + SECOND + pause, false)
+        );
         assert_eq!(end(Verdict::Unsent, until), (until + SECOND, false));
         assert!(end(Verdict::Passed, until).1);
     }

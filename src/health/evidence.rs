@@ -35,7 +35,11 @@ pub(crate) fn weigh(word: Word, call: Admission, end: End, limits: &Limits) -> (
 }
 
 fn success(word: Word) -> (Word, Report) {
-    let report = if word.state() == State::Ejected { Report::Recovered } else { Report::Nothing };
+    let report = if word.state() == State::Ejected {
+        Report::Recovered
+    } else {
+        Report::Nothing
+    };
     (word.with_failures(0), report)
 }
 
@@ -44,7 +48,11 @@ fn failure(word: Word, epoch: Epoch, limits: &Limits) -> (Word, Report) {
         return (word, Report::Nothing);
     }
     let failures = (word.failures() + 1).min(MAX_FAILURES);
-    let report = if failures >= limits.threshold { Report::Failed } else { Report::Nothing };
+    let report = if failures >= limits.threshold {
+        Report::Failed
+    } else {
+        Report::Nothing
+    };
     (word.with_failures(failures), report)
 }
 
@@ -110,7 +118,11 @@ impl Word {
     }
 
     const fn with_drained(self, drained: bool) -> Self {
-        Self(if drained { self.0 | DRAINED } else { self.0 & !DRAINED })
+        Self(if drained {
+            self.0 | DRAINED
+        } else {
+            self.0 & !DRAINED
+        })
     }
 
     /// Returns the first word of the next epoch: the count of failures starts at zero.
@@ -144,7 +156,11 @@ impl HealthWord {
             State::Ejected | State::CheckedOut => panic,
             State::Gone => false,
         };
-        if open && !word.is_drained() { Some(word.epoch()) } else { None }
+        if open && !word.is_drained() {
+            Some(word.epoch())
+        } else {
+            None
+        }
     }
 
     /// Weighs the end of a call. Cost: one load, and a compare-and-swap if the word changes.
@@ -156,7 +172,9 @@ impl HealthWord {
             if next == word {
                 return report;
             }
-            match self.0.compare_exchange_weak(word.0, next.0, Ordering::AcqRel, Ordering::Acquire)
+            match self
+                .0
+                .compare_exchange_weak(word.0, next.0, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return report,
                 Err(newer) => word = Word(newer),
@@ -176,7 +194,9 @@ impl HealthWord {
 
     fn update(&self, change: impl Fn(Word) -> Word) {
         let step = |word| Some(change(Word(word)).0);
-        let _never_fails = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
+        let _never_fails = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
     }
 }
 
@@ -212,11 +232,17 @@ mod tests {
     use std::time::Duration;
 
     fn limits(threshold: u32) -> Limits {
-        Limits { threshold, drop_age: Duration::from_secs(1) }
+        Limits {
+            threshold,
+            drop_age: Duration::from_secs(1),
+        }
     }
 
     fn admitted(epoch: Epoch) -> Admission {
-        Admission { epoch, kind: AdmissionKind::Eligible }
+        Admission {
+            epoch,
+            kind: AdmissionKind::Eligible,
+        }
     }
 
     #[test]
@@ -256,7 +282,10 @@ mod tests {
         let word = HealthWord::default();
         word.enter(State::Ejected);
         let before = word.load();
-        let call = Admission { epoch: before.epoch(), kind: AdmissionKind::Trial };
+        let call = Admission {
+            epoch: before.epoch(),
+            kind: AdmissionKind::Trial,
+        };
         for (end, verdict) in [
             (End::Success, Verdict::Passed),
             (End::BodyDropped, Verdict::Passed),
@@ -288,9 +317,15 @@ mod tests {
     fn the_largest_count_and_epoch_do_not_overflow_into_other_fields() {
         let word = HealthWord(AtomicU64::new(!(STATE_MASK | DRAINED)));
         let call = admitted(word.admit(false).unwrap());
-        assert_eq!(word.end(call, End::Failure, &limits(MAX_FAILURES)), Report::Failed);
+        assert_eq!(
+            word.end(call, End::Failure, &limits(MAX_FAILURES)),
+            Report::Failed
+        );
         assert_eq!(word.load().failures(), MAX_FAILURES);
-        assert_eq!((word.load().state(), word.load().is_drained()), (State::Serving, false));
+        assert_eq!(
+            (word.load().state(), word.load().is_drained()),
+            (State::Serving, false)
+        );
         word.enter(State::Ejected);
         assert_eq!((word.epoch(), word.load().failures()), (Epoch(0), 0));
         assert_eq!(word.load().state(), State::Ejected);

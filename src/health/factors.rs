@@ -25,7 +25,12 @@ const RAMP_STEPS: u32 = 128;
 
 impl Default for Factors {
     fn default() -> Self {
-        Self { set: FULL, ramp: None, lowered: None, pace: 1.0 }
+        Self {
+            set: FULL,
+            ramp: None,
+            lowered: None,
+            pace: 1.0,
+        }
     }
 }
 
@@ -41,7 +46,12 @@ impl Factors {
 
     /// Lowers the capacity after a push-back, for the requested time if there is one.
     pub(crate) fn push_back(&mut self, requested: Option<Duration>, now: Instant, health: &Health) {
-        self.lowered = Some(Lowered::lower(self.lowered, requested, now, &health.overload));
+        self.lowered = Some(Lowered::lower(
+            self.lowered,
+            requested,
+            now,
+            &health.overload,
+        ));
     }
 
     /// Returns the capacity at an instant, in units of 1/[`FULL`]. It is zero only if zero was set.
@@ -72,6 +82,10 @@ impl Factors {
     fn next_ramp_step(&self, now: Instant, health: &Health) -> Option<Instant> {
         let (since, ramp) = (self.ramp?, health.slow_start?);
         let end = since + ramp.window();
-        if now < end { Some(end.min(now + ramp.window() / RAMP_STEPS)) } else { None }
+        if now < end {
+            Some(end.min(now + ramp.window() / RAMP_STEPS))
+        } else {
+            None
+        }
     }
 }

@@ -24,7 +24,11 @@ pub(super) fn tail(bad: u64, all: u64, rest_bad: u64, rest_all: u64) -> f64 {
         let numerator = (total_bad - x) as f64 * (all - x) as f64;
         let rest_good = good + x + 1 - all.min(good + x + 1);
         let denominator = (x + 1) as f64 * rest_good as f64;
-        term *= if denominator > 0.0 { numerator / denominator } else { 0.0 };
+        term *= if denominator > 0.0 {
+            numerator / denominator
+        } else {
+            0.0
+        };
     }
     sum.min(1.0)
 }
@@ -51,7 +55,11 @@ mod tests {
     /// The same by the binomial coefficients themselves.
     fn counted(bad: u64, all: u64, rest_bad: u64, rest_all: u64) -> f64 {
         let choose = |n: u64, k: u64| {
-            if k > n { 0.0 } else { (0..k).fold(1.0, |c, i| c * (n - i) as f64 / (i + 1) as f64) }
+            if k > n {
+                0.0
+            } else {
+                (0..k).fold(1.0, |c, i| c * (n - i) as f64 / (i + 1) as f64)
+            }
         };
         let (total_bad, total) = (bad + rest_bad, all + rest_all);
         let ways = |x| choose(total_bad, x) * choose(total - total_bad, all.saturating_sub(x));
@@ -66,7 +74,10 @@ mod tests {
                     for rest_bad in 0..=rest_all {
                         let want = counted(bad, all, rest_bad, rest_all);
                         let got = tail(bad, all, rest_bad, rest_all);
-                        assert!((got - want).abs() < 1e-9, "{bad}/{all} {rest_bad}/{rest_all}");
+                        assert!(
+                            (got - want).abs() < 1e-9,
+                            "{bad}/{all} {rest_bad}/{rest_all}"
+                        );
                     }
                 }
             }

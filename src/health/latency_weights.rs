@@ -45,7 +45,13 @@ impl Default for LatencyWeights {
 impl LatencyWeights {
     /// Creates the default settings.
     pub const fn new() -> Self {
-        Self { above: 1.5, below: 1.2, after: 3, floor: 0.25, min_calls: 10 }
+        Self {
+            above: 1.5,
+            below: 1.2,
+            after: 3,
+            floor: 0.25,
+            min_calls: 10,
+        }
     }
 
     /// Sets the multiple of the peers' latency above which an endpoint is too slow. Default: 1.5.
@@ -80,11 +86,17 @@ impl LatencyWeights {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let require = |ok, problem| ConfigError::require(ok, "latency_weights", problem);
-        require((1.0..f64::MAX).contains(&self.below), "needs below of at least 1")?;
+        require(
+            (1.0..f64::MAX).contains(&self.below),
+            "needs below of at least 1",
+        )?;
         let above = self.above > self.below && self.above < f64::MAX;
         require(above, "needs above to be more than below")?;
         require(self.after > 0, "needs after of at least 1")?;
-        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        require(
+            self.floor > 0.0 && self.floor <= 1.0,
+            "needs a floor above 0 and up to 1",
+        )?;
         require(self.min_calls > 0, "needs min_calls of at least 1")
     }
 }

@@ -13,7 +13,11 @@ const ROUNDING: f64 = 1e-9;
 impl Health {
     /// Returns the settings for push-back, unless it changes nothing.
     pub(crate) fn heeded_overload(&self) -> Option<&Overload> {
-        if self.overload.is_off() { None } else { Some(&self.overload) }
+        if self.overload.is_off() {
+            None
+        } else {
+            Some(&self.overload)
+        }
     }
 
     /// Returns whether endpoints are compared with their peers.
@@ -28,12 +32,19 @@ impl Health {
 
     /// Returns the settings by which the ends of calls are weighed.
     pub(crate) const fn limits(&self) -> Limits {
-        Limits { threshold: self.threshold(), drop_age: self.drop_counts_after }
+        Limits {
+            threshold: self.threshold(),
+            drop_age: self.drop_counts_after,
+        }
     }
 
     /// Returns the number of failures in a row that ejects. If health is off it is unreachable.
     pub(crate) const fn threshold(&self) -> u32 {
-        if self.ejects { self.consecutive_failures } else { u32::MAX }
+        if self.ejects {
+            self.consecutive_failures
+        } else {
+            u32::MAX
+        }
     }
 
     pub(crate) const fn trials_needed(&self) -> u32 {

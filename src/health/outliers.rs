@@ -88,7 +88,12 @@ impl Default for OutlierDetection {
 impl OutlierDetection {
     /// Creates the default settings.
     pub const fn new() -> Self {
-        Self { min_calls: 20, margin: 0.1, false_ejections: 1e-4, slower_than: None }
+        Self {
+            min_calls: 20,
+            margin: 0.1,
+            false_ejections: 1e-4,
+            slower_than: None,
+        }
     }
 
     /// Sets how many calls of an interval a comparison needs, of the endpoint and of the rest.
@@ -150,14 +155,20 @@ impl OutlierDetection {
     fn outliers(&self, scores: Vec<Score>) -> Vec<usize> {
         let mut rest = Score::default();
         for score in &scores {
-            rest = Score { bad: rest.bad + score.bad, all: rest.all + score.all };
+            rest = Score {
+                bad: rest.bad + score.bad,
+                all: rest.all + score.all,
+            };
         }
         let compared = self.worst_first(scores);
         // Bonferroni's correction: the probabilities of false ejections add up over the comparisons.
         let chance = self.false_ejections / compared.len().max(1) as f64;
         let mut outliers = Vec::new();
         for (index, score) in compared {
-            let others = Score { bad: rest.bad - score.bad, all: rest.all - score.all };
+            let others = Score {
+                bad: rest.bad - score.bad,
+                all: rest.all - score.all,
+            };
             if self.is_outlier(score, others, chance) {
                 outliers.push(index);
                 rest = others;
@@ -187,21 +198,32 @@ impl OutlierDetection {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let require = |ok, problem| ConfigError::require(ok, "outlier_detection", problem);
         require(self.min_calls > 0, "needs min_calls of at least 1")?;
-        require((0.0..1.0).contains(&self.margin), "needs a margin from 0 to below 1")?;
+        require(
+            (0.0..1.0).contains(&self.margin),
+            "needs a margin from 0 to below 1",
+        )?;
         let chance = self.false_ejections > 0.0 && self.false_ejections < 1.0;
         require(chance, "needs false_ejections above 0 and below 1")?;
-        let slower = self.slower_than.is_none_or(|times| times > 1.0 && times.is_finite());
+        let slower = self
+            .slower_than
+            .is_none_or(|times| times > 1.0 && times.is_finite());
         require(slower, "needs slower_than above 1")
     }
 }
 
 impl Score {
     fn failed(tally: &Tally) -> Self {
-        Self { bad: tally.failures, all: tally.successes + tally.failures }
+        Self {
+            bad: tally.failures,
+            all: tally.successes + tally.failures,
+        }
     }
 
     fn slow(tally: &Tally) -> Self {
-        Self { bad: tally.slow, all: tally.successes }
+        Self {
+            bad: tally.slow,
+            all: tally.successes,
+        }
     }
 
     fn share(self) -> f64 {
@@ -215,11 +237,19 @@ mod tests {
     use crate::util::random::Random;
 
     fn tally(successes: u64, failures: u64) -> Tally {
-        Tally { successes, failures, ..Tally::default() }
+        Tally {
+            successes,
+            failures,
+            ..Tally::default()
+        }
     }
 
     fn judged(tallies: &[Tally]) -> Vec<usize> {
-        OutlierDetection::new().judge(tallies).into_iter().map(|(index, _)| index).collect()
+        OutlierDetection::new()
+            .judge(tallies)
+            .into_iter()
+            .map(|(index, _)| index)
+            .collect()
     }
 
     #[test]
@@ -239,23 +269,47 @@ mod tests {
     fn none_is_ejected_if_all_fail_alike() {
         assert_eq!(judged(&[tally(10, 90); 5]), [0; 0]);
         assert_eq!(judged(&[tally(0, 100)]), [0; 0], "alone");
-        assert_eq!(judged(&[tally(0, 19), tally(100, 0)]), [0; 0], "with few calls");
-        assert_eq!(judged(&[tally(0, 100), tally(19, 0)]), [0; 0], "beside few calls");
+        assert_eq!(
+            judged(&[tally(0, 19), tally(100, 0)]),
+            [0; 0],
+            "with few calls"
+        );
+        assert_eq!(
+            judged(&[tally(0, 100), tally(19, 0)]),
+            [0; 0],
+            "beside few calls"
+        );
     }
 
     #[test]
     fn a_significant_small_difference_is_within_the_margin() {
-        let tallies = [tally(990_000, 10_000), tally(1_000_000, 0), tally(1_000_000, 0)];
+        let tallies = [
+            tally(990_000, 10_000),
+            tally(1_000_000, 0),
+            tally(1_000_000, 0),
+        ];
         assert_eq!(judged(&tallies), [0; 0]);
-        assert_eq!(OutlierDetection::new().margin(0.0).judge(&tallies), [(0, Fault::Failures)]);
+        assert_eq!(
+            OutlierDetection::new().margin(0.0).judge(&tallies),
+            [(0, Fault::Failures)]
+        );
     }
 
     #[test]
     fn slow_calls_are_judged_like_failures() {
-        let mut tallies = vec![Tally { successes: 100, ..Tally::default() }; 3];
+        let mut tallies = vec![
+            Tally {
+                successes: 100,
+                ..Tally::default()
+            };
+            3
+        ];
         tallies[1].slow = 60;
         assert_eq!(OutlierDetection::new().judge(&tallies), []);
-        assert_eq!(OutlierDetection::new().slower_than(2.0).judge(&tallies), [(1, Fault::Latency)]);
+        assert_eq!(
+            OutlierDetection::new().slower_than(2.0).judge(&tallies),
+            [(1, Fault::Latency)]
+        );
     }
 
     #[test]

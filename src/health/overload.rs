@@ -53,12 +53,20 @@ impl Overload {
     /// Creates the default settings.
     pub const fn new() -> Self {
         let (hold, max_hold) = (Duration::from_secs(10), Duration::from_secs(300));
-        Self { factor: 0.5, floor: 0.1, hold, max_hold }
+        Self {
+            factor: 0.5,
+            floor: 0.1,
+            hold,
+            max_hold,
+        }
     }
 
     /// Creates settings that ignore push-back, except in the statistics.
     pub const fn off() -> Self {
-        Self { factor: 1.0, ..Self::new() }
+        Self {
+            factor: 1.0,
+            ..Self::new()
+        }
     }
 
     /// Sets the factor by which a push-back lowers the capacity. Default: 0.5.
@@ -96,8 +104,14 @@ impl Overload {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let require = |ok, problem| ConfigError::require(ok, "overload", problem);
-        require((0.0..=1.0).contains(&self.factor), "needs a factor from 0 to 1")?;
-        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")?;
+        require(
+            (0.0..=1.0).contains(&self.factor),
+            "needs a factor from 0 to 1",
+        )?;
+        require(
+            self.floor > 0.0 && self.floor <= 1.0,
+            "needs a floor above 0 and up to 1",
+        )?;
         let hold = (SHORT..=YEAR).contains(&self.hold);
         require(hold, "must hold from a millisecond to a year")?;
         let max_hold = (self.hold..=YEAR).contains(&self.max_hold);
@@ -131,12 +145,20 @@ impl Lowered {
         settings: &Overload,
     ) -> Self {
         let requested = requested.unwrap_or_default();
-        let hold = if requested.is_zero() { settings.hold } else { requested };
+        let hold = if requested.is_zero() {
+            settings.hold
+        } else {
+            requested
+        };
         let hold_end = now + hold.min(settings.max_hold);
         let present = former.map_or(1.0, |former| former.factor(now));
         let until = former.map_or(hold_end, |former| former.until.max(hold_end));
         let factor = (present * settings.factor).max(settings.floor.min(present));
-        Self { factor, until, end: until + settings.hold }
+        Self {
+            factor,
+            until,
+            end: until + settings.hold,
+        }
     }
 
     /// Returns the capacity at an instant.
@@ -173,13 +195,22 @@ mod tests {
         let (start, settings) = (Instant::now(), Overload::new());
         let first = Lowered::lower(None, None, start, &settings);
         let at = |lowered: Lowered, seconds: u32| lowered.factor(start + seconds * SECOND);
-        assert_eq!([0, 9, 10, 15, 20, 99].map(|t| at(first, t)), [0.5, 0.5, 0.5, 0.75, 1.0, 1.0]);
+        assert_eq!(
+            [0, 9, 10, 15, 20, 99].map(|t| at(first, t)),
+            [0.5, 0.5, 0.5, 0.75, 1.0, 1.0]
+        );
         assert_eq!(first.next(start), Some(start + 10 * SECOND));
         assert_eq!(first.next(start + 20 * SECOND), None);
         let again = |former| Lowered::lower(Some(former), None, start, &settings);
-        let [second, third, fourth] =
-            [again(first), again(again(first)), again(again(again(first)))];
-        assert_eq!([second, third, fourth].map(|l| at(l, 0)), [0.25, 0.125, 0.1]);
+        let [second, third, fourth] = [
+            again(first),
+            again(again(first)),
+            again(again(again(first))),
+        ];
+        assert_eq!(
+            [second, third, fourth].map(|l| at(l, 0)),
+            [0.25, 0.125, 0.1]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,6 +222,10 @@ mod tests {
         assert_eq!(until(None, Some(9_999 * SECOND)), 300 * SECOND);
         assert_eq!(until(None, Some(Duration::ZERO)), 10 * SECOND);
         let long = Lowered::lower(None, Some(60 * SECOND), start, &settings);
-        assert_eq!(until(Some(long), Some(SECOND)), 60 * SECOND, "never shortened");
+        assert_eq!(
+            until(Some(long), Some(SECOND)),
+            60 * SECOND,
+            "never shortened"
+        );
     }
 }

@@ -23,10 +23,16 @@ impl Factors {
         slowness: Option<f64>,
         health: &Health,
     ) -> bool {
-        let Some(rule) = &health.latency_weights else { return false };
+        let Some(rule) = &health.latency_weights else {
+            return false;
+        };
         let former = self.pace;
         let too_slow = slowness.is_some_and(|times| times > rule.above);
-        patience.0 = if too_slow { patience.0.saturating_add(1) } else { 0 };
+        patience.0 = if too_slow {
+            patience.0.saturating_add(1)
+        } else {
+            0
+        };
         if too_slow && patience.0 >= rule.after {
             self.pace = (self.pace * STEP).max(rule.floor);
         } else if slowness.is_none_or(|times| times < rule.below) {
@@ -58,7 +64,9 @@ impl Paces {
     ///
     /// The upper one of two endpoints would be the slow endpoint's own mean.
     pub(crate) fn usual(&self) -> Option<f64> {
-        self.sorted.get(self.sorted.len().saturating_sub(1) / 2).copied()
+        self.sorted
+            .get(self.sorted.len().saturating_sub(1) / 2)
+            .copied()
     }
 
     /// Returns the mean of an endpoint as a multiple of the median of its peers' means.
@@ -84,7 +92,11 @@ mod tests {
     use crate::health::LatencyWeights;
 
     fn tally(calls: u64, mean: u64) -> Tally {
-        Tally { successes: calls, spent: calls * mean, ..Tally::default() }
+        Tally {
+            successes: calls,
+            spent: calls * mean,
+            ..Tally::default()
+        }
     }
 
     #[test]
@@ -92,11 +104,21 @@ mod tests {
         let health = Health::new();
         let paces = Paces::of(&[tally(20, 30), tally(20, 10), tally(20, 10)], &health);
         assert_eq!(paces.usual(), Some(10.0));
-        assert_eq!([0, 1, 2].map(|i| paces.slowness(i)), [Some(3.0), Some(0.5), Some(0.5)]);
+        assert_eq!(
+            [0, 1, 2].map(|i| paces.slowness(i)),
+            [Some(3.0), Some(0.5), Some(0.5)]
+        );
         let two = Paces::of(&[tally(1, 30), tally(1, 10), tally(0, 0)], &health);
-        assert_eq!([0, 1, 2].map(|i| two.slowness(i)), [Some(3.0), Some(1.0 / 3.0), None]);
+        assert_eq!(
+            [0, 1, 2].map(|i| two.slowness(i)),
+            [Some(3.0), Some(1.0 / 3.0), None]
+        );
         assert_eq!(two.usual(), Some(10.0), "the faster of two");
-        assert_eq!(Paces::of(&[tally(9, 5)], &health).slowness(0), None, "alone");
+        assert_eq!(
+            Paces::of(&[tally(9, 5)], &health).slowness(0),
+            None,
+            "alone"
+        );
         assert_eq!(Paces::of(&[], &health).usual(), None);
     }
 

@@ -122,7 +122,11 @@ impl Health {
     ///
     /// The statistics still count outcomes.
     pub fn off() -> Self {
-        Self { ejects: false, overload: Overload::off(), ..Self::default() }
+        Self {
+            ejects: false,
+            overload: Overload::off(),
+            ..Self::default()
+        }
     }
 
     /// Sets how many failures in a row eject an endpoint. Default: 5.
@@ -240,28 +244,61 @@ impl Health {
         let require = ConfigError::require;
         let is_share = |share: f64| (0.0..=1.0).contains(&share);
         self.validate_ejection()?;
-        require(is_share(self.max_ejected), "max_ejected", "must be between 0 and 1")?;
-        require(is_share(self.panic_below), "panic_below", "must be between 0 and 1")?;
+        require(
+            is_share(self.max_ejected),
+            "max_ejected",
+            "must be between 0 and 1",
+        )?;
+        require(
+            is_share(self.panic_below),
+            "panic_below",
+            "must be between 0 and 1",
+        )?;
         let interval = (SHORT..=YEAR).contains(&self.interval);
         require(interval, "interval", "must be from a millisecond to a year")?;
         self.overload.validate()?;
-        self.slow_start.as_ref().map_or(Ok(()), SlowStart::validate)?;
-        self.outlier_detection.as_ref().map_or(Ok(()), OutlierDetection::validate)?;
-        self.latency_weights.as_ref().map_or(Ok(()), LatencyWeights::validate)
+        self.slow_start
+            .as_ref()
+            .map_or(Ok(()), SlowStart::validate)?;
+        self.outlier_detection
+            .as_ref()
+            .map_or(Ok(()), OutlierDetection::validate)?;
+        self.latency_weights
+            .as_ref()
+            .map_or(Ok(()), LatencyWeights::validate)
     }
 
     fn validate_ejection(&self) -> Result<(), ConfigError> {
         let require = ConfigError::require;
-        let (failures, base, max) =
-            (self.consecutive_failures, self.base_ejection, self.max_ejection);
+        let (failures, base, max) = (
+            self.consecutive_failures,
+            self.base_ejection,
+            self.max_ejection,
+        );
         require(failures > 0, "consecutive_failures", "must be at least 1")?;
-        require(failures <= MAX_FAILURES, "consecutive_failures", "must be below 2^29")?;
+        require(
+            failures <= MAX_FAILURES,
+            "consecutive_failures",
+            "must be below 2^29",
+        )?;
         require(!base.is_zero(), "base_ejection", "must be longer than zero")?;
-        require(max >= base, "max_ejection", "must not be below base_ejection")?;
+        require(
+            max >= base,
+            "max_ejection",
+            "must not be below base_ejection",
+        )?;
         require(max <= YEAR, "max_ejection", "must be at most a year")?;
         let growth = (1.0..=1e6).contains(&self.growth);
         require(growth, "growth", "must be between 1 and 1,000,000")?;
-        require((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1")?;
-        require(self.trial_successes > 0, "trial_successes", "must be at least 1")
+        require(
+            (0.0..=1.0).contains(&self.jitter),
+            "jitter",
+            "must be between 0 and 1",
+        )?;
+        require(
+            self.trial_successes > 0,
+            "trial_successes",
+            "must be at least 1",
+        )
     }
 }

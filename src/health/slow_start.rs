@@ -47,7 +47,11 @@ pub struct SlowStart {
 impl SlowStart {
     /// Creates a linear ramp that lasts for `window`.
     pub const fn new(window: Duration) -> Self {
-        Self { window, aggression: 1.0, floor: 0.1 }
+        Self {
+            window,
+            aggression: 1.0,
+            floor: 0.1,
+        }
     }
 
     /// Sets the curve of the ramp: above 1 it rises sooner, below 1 later. Default: 1.
@@ -81,7 +85,10 @@ impl SlowStart {
         require(window, "must last from a millisecond to a year")?;
         let aggression = self.aggression > 0.0 && self.aggression.is_finite();
         require(aggression, "needs an aggression above zero")?;
-        require(self.floor > 0.0 && self.floor <= 1.0, "needs a floor above 0 and up to 1")
+        require(
+            self.floor > 0.0 && self.floor <= 1.0,
+            "needs a floor above 0 and up to 1",
+        )
     }
 }
 

@@ -14,7 +14,10 @@ impl<C: Clone> Target<C> for Origin {
     type Judge = AtHead<Status>;
 
     fn attach(&self, client: &C) -> AtOrigin<C> {
-        AtOrigin { origin: self.clone(), client: client.clone() }
+        AtOrigin {
+            origin: self.clone(),
+            client: client.clone(),
+        }
     }
 }
 

@@ -139,8 +139,12 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
     response: Response<B>,
     to_first_data: bool,
 ) -> Response<Tracked<B, K::End>> {
-    let (head, ended) =
-        guard.inside(|| (classify.classify_head(&response), response.body().is_end_stream()));
+    let (head, ended) = guard.inside(|| {
+        (
+            classify.classify_head(&response),
+            response.body().is_end_stream(),
+        )
+    });
     let mut guard = guard.hand_over();
     let end = match head {
         Head::Open(end) => {
@@ -154,12 +158,19 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
             None
         }
     };
-    let mut follower = Follower { guard, end, to_first_data };
+    let mut follower = Follower {
+        guard,
+        end,
+        to_first_data,
+    };
     response.map(|inner| {
         if ended {
             follower.end(None);
         }
-        Tracked { inner, follower: (!ended).then_some(follower) }
+        Tracked {
+            inner,
+            follower: (!ended).then_some(follower),
+        }
     })
 }
 
@@ -254,7 +265,9 @@ impl<B: Body, E: ClassifyEnd> Body for Tracked<B, E> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
-        let Some(follower) = this.follower else { return this.inner.poll_frame(cx) };
+        let Some(follower) = this.follower else {
+            return this.inner.poll_frame(cx);
+        };
         let frame = ready!(follower.inside(|| this.inner.as_mut().poll_frame(cx)));
         if follower.judge(frame.as_ref(), || this.inner.is_end_stream()) {
             *this.follower = None;
@@ -273,12 +286,17 @@ impl<B: Body, E: ClassifyEnd> Body for Tracked<B, E> {
 
 impl<B: Default, E: ClassifyEnd> Default for Tracked<B, E> {
     fn default() -> Self {
-        Self { inner: B::default(), follower: None }
+        Self {
+            inner: B::default(),
+            follower: None,
+        }
     }
 }
 
 impl<B: fmt::Debug, E: ClassifyEnd> fmt::Debug for Tracked<B, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracked").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Tracked")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }

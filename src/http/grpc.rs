@@ -79,8 +79,14 @@ impl Grpc {
 
     /// Returns the outcome of a status; none without a status.
     fn outcome(&self, headers: &HeaderMap) -> Option<Outcome> {
-        let status = headers.get("grpc-status")?.to_str().ok().and_then(|text| text.parse().ok());
-        let code = status.filter(|&code: &usize| code < CODES).unwrap_or(UNKNOWN);
+        let status = headers
+            .get("grpc-status")?
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse().ok());
+        let code = status
+            .filter(|&code: &usize| code < CODES)
+            .unwrap_or(UNKNOWN);
         let overload_for = || pushback(headers).map(Outcome::OverloadFor);
         Some(match self.outcomes[code] {
             Outcome::Overload => overload_for().unwrap_or(Outcome::Overload),
@@ -108,8 +114,11 @@ fn pushback(headers: &HeaderMap) -> Option<Duration> {
 
 impl<B, Err> Classify<Response<B>, Err> for Grpc {
     fn classify(&self, result: Result<&Response<B>, &Err>) -> Outcome {
-        let Ok(head) = result else { return Outcome::Failure };
-        self.head(head.status(), head.headers()).unwrap_or(Outcome::Success)
+        let Ok(head) = result else {
+            return Outcome::Failure;
+        };
+        self.head(head.status(), head.headers())
+            .unwrap_or(Outcome::Success)
     }
 }
 
@@ -117,13 +126,16 @@ impl<B, Err> ClassifyBody<B, Err> for Grpc {
     type End = Self;
 
     fn classify_head(&self, head: &Response<B>) -> Head<Self> {
-        self.head(head.status(), head.headers()).map_or(Head::Open(*self), Head::Known)
+        self.head(head.status(), head.headers())
+            .map_or(Head::Open(*self), Head::Known)
     }
 }
 
 impl ClassifyEnd for Grpc {
     fn classify_end(self, trailers: Option<&HeaderMap>) -> Outcome {
-        trailers.and_then(|trailers| self.outcome(trailers)).unwrap_or(Outcome::Neutral)
+        trailers
+            .and_then(|trailers| self.outcome(trailers))
+            .unwrap_or(Outcome::Neutral)
     }
 }
 
@@ -146,10 +158,18 @@ mod tests {
     #[test]
     fn each_code_has_its_outcome() {
         for code in [0, 3, 5, 6, 7, 9, 10, 11, 12, 16] {
-            assert_eq!(at_head(&[("grpc-status", &code.to_string())]), Outcome::Success, "{code}");
+            assert_eq!(
+                at_head(&[("grpc-status", &code.to_string())]),
+                Outcome::Success,
+                "{code}"
+            );
         }
         for code in ["2", "4", "13", "14", "15", "17", "99", "-1", "x", ""] {
-            assert_eq!(at_head(&[("grpc-status", code)]), Outcome::Failure, "{code}");
+            assert_eq!(
+                at_head(&[("grpc-status", code)]),
+                Outcome::Failure,
+                "{code}"
+            );
         }
         assert_eq!(at_head(&[("grpc-status", "8")]), Outcome::Overload);
         assert_eq!(at_head(&[("grpc-status", "1")]), Outcome::Neutral);
@@ -163,7 +183,10 @@ mod tests {
         assert_eq!(outcome("13", "1500"), Outcome::Failure);
         let longest = Outcome::OverloadFor(Duration::from_millis(u64::MAX));
         assert_eq!(outcome("8", "999999999999999999999999999999"), longest);
-        assert_eq!([outcome("8", "-1"), outcome("8", "x")], [Outcome::Overload; 2]);
+        assert_eq!(
+            [outcome("8", "-1"), outcome("8", "x")],
+            [Outcome::Overload; 2]
+        );
         assert_eq!(outcome("14", "-1"), Outcome::Failure);
     }
 

@@ -116,7 +116,10 @@ impl<B> sealed::HttpRequest for Request<B> {
 
 impl<R: HttpRequest> Affinity<R> for Header {
     fn key<'a>(&self, request: &'a R) -> Option<Key<'a>> {
-        request.headers().get(self.0.as_ref()?).map(|value| value.as_bytes().into())
+        request
+            .headers()
+            .get(self.0.as_ref()?)
+            .map(|value| value.as_bytes().into())
     }
 }
 
@@ -129,7 +132,9 @@ impl<R: HttpRequest> Affinity<R> for Path {
 impl<R: HttpRequest> Affinity<R> for Query {
     fn key<'a>(&self, request: &'a R) -> Option<Key<'a>> {
         let mut pairs = request.query()?.split('&').map(|pair| split(pair, '='));
-        pairs.find(|(name, _)| *name == self.0).map(|(_, value)| value.into())
+        pairs
+            .find(|(name, _)| *name == self.0)
+            .map(|(_, value)| value.into())
     }
 }
 
@@ -137,8 +142,12 @@ impl<R: HttpRequest> Affinity<R> for Cookie {
     fn key<'a>(&self, request: &'a R) -> Option<Key<'a>> {
         let headers = request.headers().get_all(COOKIE).iter();
         let texts = headers.filter_map(|header| header.to_str().ok());
-        let mut pairs = texts.flat_map(|text| text.split(';')).map(|pair| split(pair.trim(), '='));
-        pairs.find(|(name, _)| *name == self.0).map(|(_, value)| value.into())
+        let mut pairs = texts
+            .flat_map(|text| text.split(';'))
+            .map(|pair| split(pair.trim(), '='));
+        pairs
+            .find(|(name, _)| *name == self.0)
+            .map(|(_, value)| value.into())
     }
 }
 

@@ -84,7 +84,11 @@ impl Origin {
     /// ```
     #[must_use]
     pub fn address(&self) -> String {
-        let usual = if self.0.scheme == Scheme::HTTPS { 443 } else { 80 };
+        let usual = if self.0.scheme == Scheme::HTTPS {
+            443
+        } else {
+            80
+        };
         let port = self.0.authority.port_u16().unwrap_or(usual);
         format!("{}:{port}", self.0.authority.host())
     }
@@ -104,8 +108,11 @@ impl Origin {
 
     /// Changes the URL of a request to this origin. Errors if the path is too long.
     pub(super) fn redirect<B>(&self, request: &mut Request<B>) -> Result<(), http::Error> {
-        let Parts { authority, path_and_query, .. } =
-            std::mem::take(request.uri_mut()).into_parts();
+        let Parts {
+            authority,
+            path_and_query,
+            ..
+        } = std::mem::take(request.uri_mut()).into_parts();
         let uri = Uri::builder()
             .scheme(self.0.scheme.clone())
             .authority(self.0.authority.clone())
@@ -135,19 +142,29 @@ impl Origin {
 
 /// Returns an authority without its user name.
 fn without_user(authority: &str) -> &str {
-    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+    authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host)
 }
 
 impl FromStr for Origin {
     type Err = OriginError;
 
     fn from_str(text: &str) -> Result<Self, OriginError> {
-        let refuse = |problem| OriginError { text: text.to_owned(), problem };
+        let refuse = |problem| OriginError {
+            text: text.to_owned(),
+            problem,
+        };
         if text.contains('#') {
             return Err(refuse("has a fragment"));
         }
         let uri: Uri = text.parse().map_err(|_| refuse("is no URL"))?;
-        let Parts { scheme, authority, path_and_query, .. } = uri.into_parts();
+        let Parts {
+            scheme,
+            authority,
+            path_and_query,
+            ..
+        } = uri.into_parts();
         let scheme = scheme.ok_or_else(|| refuse("has no scheme"))?;
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
             return Err(refuse("is neither http nor https"));
@@ -192,7 +209,11 @@ impl TryFrom<String> for Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}{}/", self.0.scheme, self.0.authority, self.0.base)
+        write!(
+            f,
+            "{}://{}{}/",
+            self.0.scheme, self.0.authority, self.0.base
+        )
     }
 }
 
@@ -216,7 +237,11 @@ mod tests {
 
     fn redirected(origin: &str, uri: &str) -> String {
         let mut request = Request::builder().uri(uri).body(()).unwrap();
-        origin.parse::<Origin>().unwrap().redirect(&mut request).unwrap();
+        origin
+            .parse::<Origin>()
+            .unwrap()
+            .redirect(&mut request)
+            .unwrap();
         request.uri().to_string()
     }
 
@@ -226,7 +251,11 @@ mod tests {
             ("http://h:1", "http://x/a/b?c=d", "http://h:1/a/b?c=d"),
             ("http://h:1/", "/a", "http://h:1/a"),
             ("https://h", "http://x", "https://h/"),
-            ("http://[::1]:80/base", "http://x/a%20b?q", "http://[::1]:80/base/a%20b?q"),
+            (
+                "http://[::1]:80/base",
+                "http://x/a%20b?q",
+                "http://[::1]:80/base/a%20b?q",
+            ),
             ("http://h/base/", "http://x/", "http://h/base/"),
             ("http://h/base", "http://x?q", "http://h/base/?q"),
         ] {
@@ -238,12 +267,18 @@ mod tests {
     fn hosts_are_kept_if_the_origin_preserves_them() {
         let origin: Origin = "http://h:1".parse().unwrap();
         let host = |origin: &Origin, own: Option<&str>| {
-            let mut request = Request::builder().uri("http://user@service:9/").body(()).unwrap();
+            let mut request = Request::builder()
+                .uri("http://user@service:9/")
+                .body(())
+                .unwrap();
             if let Some(own) = own {
                 request.headers_mut().insert(HOST, own.parse().unwrap());
             }
             origin.redirect(&mut request).unwrap();
-            request.headers().get(HOST).map(|host| host.to_str().unwrap().to_owned())
+            request
+                .headers()
+                .get(HOST)
+                .map(|host| host.to_str().unwrap().to_owned())
         };
         assert_eq!(host(&origin, None), None);
         assert_eq!(host(&origin, Some("own")).as_deref(), Some("own"));
@@ -254,9 +289,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in
-            ["", "h:1", "/path", "ftp://h", "http://", "http://u:p@h", "http://h/?q", "http://h/#f"]
-        {
+        for text in [
+            "",
+            "h:1",
+            "/path",
+            "ftp://h",
+            "http://",
+            "http://u:p@h",
+            "http://h/?q",
+            "http://h/#f",
+        ] {
             let error = text.parse::<Origin>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

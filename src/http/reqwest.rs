@@ -81,7 +81,11 @@ mod tests {
         for (origin, url, want) in [
             ("http://h:1", "http://x/a/b?c=d", "http://h:1/a/b?c=d"),
             ("https://h", "http://x", "https://h/"),
-            ("http://[::1]:81/base", "http://x/a%20b?q", "http://[::1]:81/base/a%20b?q"),
+            (
+                "http://[::1]:81/base",
+                "http://x/a%20b?q",
+                "http://[::1]:81/base/a%20b?q",
+            ),
             ("http://h/base/", "http://x/", "http://h/base/"),
             ("http://h/base", "https://x:7?q#f", "http://h/base/?q#f"),
         ] {

@@ -51,7 +51,9 @@ impl Status {
     #[must_use]
     pub fn with(self, statuses: RangeInclusive<u16>, outcome: Outcome) -> Self {
         let former = self.rules.iter().flat_map(|rules| rules.iter().cloned());
-        Self { rules: Some(former.chain([(statuses, outcome)]).collect()) }
+        Self {
+            rules: Some(former.chain([(statuses, outcome)]).collect()),
+        }
     }
 
     /// Returns the outcome of a head.
@@ -86,7 +88,10 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match digits(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        None => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
+        None => httpdate::parse_http_date(text)
+            .ok()?
+            .duration_since(now)
+            .ok(),
     }
 }
 
@@ -100,14 +105,18 @@ pub(super) fn digits(text: &str) -> Option<u64> {
 
 impl<B, Err> Classify<Response<B>, Err> for Status {
     fn classify(&self, result: Result<&Response<B>, &Err>) -> Outcome {
-        result.map_or(Outcome::Failure, |head| self.outcome(head.status(), head.headers()))
+        result.map_or(Outcome::Failure, |head| {
+            self.outcome(head.status(), head.headers())
+        })
     }
 }
 
 #[cfg(feature = "reqwest")]
 impl<Err> Classify<reqwest::Response, Err> for Status {
     fn classify(&self, result: Result<&reqwest::Response, &Err>) -> Outcome {
-        result.map_or(Outcome::Failure, |head| self.outcome(head.status(), head.headers()))
+        result.map_or(Outcome::Failure, |head| {
+            self.outcome(head.status(), head.headers())
+        })
     }
 }
 
@@ -127,7 +136,11 @@ mod tests {
     fn each_status_has_its_outcome() {
         let status = Status::new();
         for code in [200, 204, 301, 400, 401, 404, 408, 418, 499] {
-            assert_eq!(outcome(&status, code, Some("5")), Outcome::Success, "{code}");
+            assert_eq!(
+                outcome(&status, code, Some("5")),
+                Outcome::Success,
+                "{code}"
+            );
         }
         for code in [500, 502, 503, 504, 599] {
             assert_eq!(outcome(&status, code, None), Outcome::Failure, "{code}");
@@ -137,7 +150,11 @@ mod tests {
         assert_eq!(outcome(&status, 503, Some("5")), five);
         assert_eq!(outcome(&status, 429, Some(" 5 ")), five);
         for nonsense in [None, Some("soon"), Some("-5"), Some("5.5"), Some("")] {
-            assert_eq!(outcome(&status, 429, nonsense), Outcome::Overload, "{nonsense:?}");
+            assert_eq!(
+                outcome(&status, 429, nonsense),
+                Outcome::Overload,
+                "{nonsense:?}"
+            );
         }
     }
 
@@ -157,14 +174,18 @@ mod tests {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, date.parse().unwrap())]);
             retry_after(&headers, now)
         };
-        assert_eq!(after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(7)));
+        assert_eq!(
+            after("Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(Duration::from_secs(7))
+        );
         assert_eq!(after("Sun, 06 Nov 1994 08:49:00 GMT"), None, "in the past");
     }
 
     #[test]
     fn later_rules_override_earlier_ones() {
-        let status =
-            Status::new().with(400..=499, Outcome::Neutral).with(404..=404, Outcome::Overload);
+        let status = Status::new()
+            .with(400..=499, Outcome::Neutral)
+            .with(404..=404, Outcome::Overload);
         assert_eq!(outcome(&status, 400, None), Outcome::Neutral);
         assert_eq!(outcome(&status, 429, None), Outcome::Neutral);
         let wait = Outcome::OverloadFor(Duration::from_secs(1));

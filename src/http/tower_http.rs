@@ -35,7 +35,11 @@ impl<C: ClassifyResponse + Clone> ByTowerHttp<C> {
 
 /// Returns the outcome of a result of tower-http.
 const fn outcome<C>(result: &Result<(), C>) -> Outcome {
-    if result.is_ok() { Outcome::Success } else { Outcome::Failure }
+    if result.is_ok() {
+        Outcome::Success
+    } else {
+        Outcome::Failure
+    }
 }
 
 impl<C, B, Err> Classify<Response<B>, Err> for ByTowerHttp<C>
@@ -43,7 +47,9 @@ where
     C: ClassifyResponse + Clone,
 {
     fn classify(&self, result: Result<&Response<B>, &Err>) -> Outcome {
-        let Ok(head) = result else { return Outcome::Failure };
+        let Ok(head) = result else {
+            return Outcome::Failure;
+        };
         match self.0.clone().classify_response(head) {
             ClassifiedResponse::Ready(result) => outcome(&result),
             ClassifiedResponse::RequiresEos(_) => Outcome::Success,
@@ -87,7 +93,10 @@ mod tests {
             [200, 429, 500].map(outcome),
             [Outcome::Success, Outcome::Success, Outcome::Failure]
         );
-        assert_eq!(Classify::<Response<()>, _>::classify(&by, Err(&())), Outcome::Failure);
+        assert_eq!(
+            Classify::<Response<()>, _>::classify(&by, Err(&())),
+            Outcome::Failure
+        );
 
         let by = ByTowerHttp::new(GrpcErrorsAsFailures::new());
         let open = || match ClassifyBody::<(), ()>::classify_head(&by, &head(200)) {

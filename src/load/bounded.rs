@@ -35,7 +35,11 @@ const ROUNDING: f64 = 1.0 - 1e-12;
 
 impl Bounded {
     pub(crate) fn new(factor: f64) -> Self {
-        Self(Mutex::new(Held { factor, total: 0, by_id: HashMap::new() }))
+        Self(Mutex::new(Held {
+            factor,
+            total: 0,
+            by_id: HashMap::new(),
+        }))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Held> {
@@ -60,7 +64,10 @@ impl Held {
     pub(crate) fn start(&mut self, bounded: &Arc<Bounded>, id: u64) -> Permit {
         self.total += 1;
         *self.by_id.entry(id).or_default() += 1;
-        Permit { bounded: Arc::clone(bounded), id }
+        Permit {
+            bounded: Arc::clone(bounded),
+            id,
+        }
     }
 
     fn end(&mut self, id: u64) {

@@ -22,7 +22,10 @@ pub(crate) struct Decay {
 
 impl Decay {
     pub(crate) const fn new(nanos: f64) -> Self {
-        Self { time: nanos, rate: 1.0 / nanos }
+        Self {
+            time: nanos,
+            rate: 1.0 / nanos,
+        }
     }
 
     pub(crate) const fn time(self) -> f64 {
@@ -79,7 +82,10 @@ impl Fading {
     #[inline]
     pub(crate) fn raise_by_far(&self, to: f64, now: u64, decay: Decay) {
         let word = encode(to, now, decay);
-        let least = self.0.load(Ordering::Relaxed).saturating_add((decay.time * FAR) as i64);
+        let least = self
+            .0
+            .load(Ordering::Relaxed)
+            .saturating_add((decay.time * FAR) as i64);
         if word > least {
             self.0.fetch_max(word, Ordering::Relaxed);
         }
@@ -88,7 +94,9 @@ impl Fading {
     /// Replaces the number by `next` of it.
     pub(crate) fn update(&self, now: u64, decay: Decay, next: impl Fn(f64) -> f64) {
         let step = |word| Some(encode(next(decode(word, now, decay)), now, decay));
-        let _never_fails = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+        let _never_fails = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }
 }
 
@@ -125,15 +133,23 @@ mod tests {
         assert_eq!(fading.at(5, DECAY), 0.0);
         fading.raise(5e9, 1_000, DECAY);
         assert!(near(fading.at(1_000, DECAY), 5e9));
-        assert!(near(fading.at(1_000 + TIME, DECAY), 5e9 / std::f64::consts::E));
-        assert!(fading.at(u64::MAX / 4, DECAY) < 1e-300, "and never rises again");
+        assert!(near(
+            fading.at(1_000 + TIME, DECAY),
+            5e9 / std::f64::consts::E
+        ));
+        assert!(
+            fading.at(u64::MAX / 4, DECAY) < 1e-300,
+            "and never rises again"
+        );
     }
 
     #[test]
     fn the_greater_stays_whatever_the_order() {
         for order in [[2.0, 7.0], [7.0, 2.0]] {
             let fading = Fading::default();
-            order.iter().for_each(|&value| fading.raise(value, 9, DECAY));
+            order
+                .iter()
+                .for_each(|&value| fading.raise(value, 9, DECAY));
             assert!(near(fading.at(9, DECAY), 7.0));
         }
     }

@@ -48,7 +48,8 @@ impl Meter {
     }
 
     pub(crate) fn has_latency(&self) -> bool {
-        self.signals.is_some_and(|signals| signals.kind == Kind::Latency)
+        self.signals
+            .is_some_and(|signals| signals.kind == Kind::Latency)
     }
 
     /// Returns the record of an endpoint that joins now.
@@ -166,7 +167,10 @@ mod tests {
     impl Bench {
         fn new(signals: Signals) -> Self {
             let now = Instant::now();
-            Self { meter: Meter::new(Some(signals), false, now).unwrap(), now }
+            Self {
+                meter: Meter::new(Some(signals), false, now).unwrap(),
+                now,
+            }
         }
 
         fn pace(&self) -> Pace {
@@ -201,7 +205,10 @@ mod tests {
         bench.now += 10 * SECOND;
         bench.end(&pace, End::Success, SECOND / 100);
         let kept = (-1.0_f64).exp();
-        assert!(near(bench.cost(&pace), 1000.0 * MS * kept + 10.0 * MS * (1.0 - kept)));
+        assert!(near(
+            bench.cost(&pace),
+            1000.0 * MS * kept + 10.0 * MS * (1.0 - kept)
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,7 +248,12 @@ mod tests {
         let bench = bench();
         let pace = bench.pace();
         bench.end(&pace, End::Success, SECOND);
-        for end in [End::Failure, End::Overload(None), End::BodyDropped, End::Neutral] {
+        for end in [
+            End::Failure,
+            End::Overload(None),
+            End::BodyDropped,
+            End::Neutral,
+        ] {
             let before = bench.cost(&pace);
             bench.end(&pace, end, Duration::ZERO);
             assert!(bench.cost(&pace) >= before, "{end:?}");
@@ -249,7 +261,10 @@ mod tests {
         bench.end(&pace, End::Overload(None), Duration::ZERO);
         assert!(near(bench.cost(&pace), 5_000.0 * MS));
         bench.end(&pace, End::BodyDropped, 90 * SECOND);
-        assert!(near(bench.cost(&pace), 90_000.0 * MS), "it took at least as long");
+        assert!(
+            near(bench.cost(&pace), 90_000.0 * MS),
+            "it took at least as long"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -258,14 +273,29 @@ mod tests {
         let paces: [Pace; 3] = std::array::from_fn(|_| bench.pace());
         for i in 0..360_000_usize {
             bench.now += SECOND / 100;
-            let (pace, took) =
-                (&paces[i % 3], if i % 300 == 0 { SECOND / 50 } else { SECOND / 1000 });
+            let (pace, took) = (
+                &paces[i % 3],
+                if i % 300 == 0 {
+                    SECOND / 50
+                } else {
+                    SECOND / 1000
+                },
+            );
             // Only calls of the first endpoint fail.
-            let end = if i % 102 == 0 { End::Failure } else { End::Success };
+            let end = if i % 102 == 0 {
+                End::Failure
+            } else {
+                End::Success
+            };
             bench.end(pace, end, took);
             let costs = paces.each_ref().map(|pace| bench.cost(pace));
             // Twice the peak of 20 ms, and a sixteenth for rounding.
-            assert!(costs.iter().all(|&cost| 0.5 * MS < cost && cost < 42.5 * MS), "{costs:?}");
+            assert!(
+                costs
+                    .iter()
+                    .all(|&cost| 0.5 * MS < cost && cost < 42.5 * MS),
+                "{costs:?}"
+            );
             assert!(end == End::Success || costs[i % 3] >= costs.into_iter().fold(0.0, f64::max));
         }
     }

@@ -37,12 +37,20 @@ impl Signals {
     /// Measures the moving latency, which fades to 1/e in the time `decay`, from a millisecond to a
     /// year.
     pub(crate) fn latency(decay: Duration) -> Self {
-        Self { decay: within(decay), penalty: None, kind: Kind::Latency }
+        Self {
+            decay: within(decay),
+            penalty: None,
+            kind: Kind::Latency,
+        }
     }
 
     /// Counts failed calls as load, which fades to 1/e in the time `decay`.
     pub(crate) fn failures(decay: Duration) -> Self {
-        Self { decay: within(decay), penalty: None, kind: Kind::Failures }
+        Self {
+            decay: within(decay),
+            penalty: None,
+            kind: Kind::Failures,
+        }
     }
 
     /// Sets the latency that a failed or pushed-back call counts as, at least. Default: ten times

@@ -26,7 +26,10 @@ const PARTS: f64 = 4096.0;
 impl Pace {
     /// Creates the record of an endpoint that joins at an instant.
     pub(super) fn new(now: u64) -> Self {
-        Self { seen: AtomicU64::new(now), ..Self::default() }
+        Self {
+            seen: AtomicU64::new(now),
+            ..Self::default()
+        }
     }
 
     /// Returns the estimated latency. It begins at the usual latency, and moves to half of it while
@@ -35,8 +38,11 @@ impl Pace {
     pub(super) fn estimate(&self, usual: f64, now: u64, decay: Decay) -> f64 {
         let age = now.saturating_sub(self.seen.load(Ordering::Relaxed));
         let fade = decay.left(age as f64);
-        let measured =
-            if self.latency.is_zero() { usual * fade } else { self.latency.at(now, decay) };
+        let measured = if self.latency.is_zero() {
+            usual * fade
+        } else {
+            self.latency.at(now, decay)
+        };
         measured + UNKNOWN * usual * (1.0 - fade)
     }
 
@@ -76,7 +82,11 @@ impl Pace {
         let kept = decay.left(now.saturating_sub(before) as f64);
         self.latency.update(now, decay, |faded| {
             let last = faded / kept;
-            if took >= last { took } else { faded + took * (1.0 - kept) }
+            if took >= last {
+                took
+            } else {
+                faded + took * (1.0 - kept)
+            }
         });
     }
 }

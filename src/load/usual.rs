@@ -62,8 +62,16 @@ impl Usual {
         if average > 0.0 && since < decay.time() / UPDATE_PART {
             return;
         }
-        if self.updated.compare_exchange(before, now, relaxed, relaxed).is_ok() {
-            let kept = if average > 0.0 { decay.left(since) } else { 0.0 };
+        if self
+            .updated
+            .compare_exchange(before, now, relaxed, relaxed)
+            .is_ok()
+        {
+            let kept = if average > 0.0 {
+                decay.left(since)
+            } else {
+                0.0
+            };
             let next = average * kept + took * (1.0 - kept);
             self.average.store(next.to_bits(), relaxed);
         }

@@ -62,6 +62,9 @@ mod tests {
             window.note(End::Success, u64::MAX, 1);
         }
         let tally = window.take();
-        assert_eq!((tally.spent / tally.successes, tally.slow), (LONGEST, 10_000));
+        assert_eq!(
+            (tally.spent / tally.successes, tally.slow),
+            (LONGEST, 10_000)
+        );
     }
 }

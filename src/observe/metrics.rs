@@ -89,14 +89,21 @@ impl Metrics {
     #[must_use]
     pub fn new(balancer: impl Into<String>) -> Self {
         let balancer = SharedString::from(balancer.into());
-        Self { balancer, last: HashMap::new(), discovery_errors: 0 }
+        Self {
+            balancer,
+            last: HashMap::new(),
+            discovery_errors: 0,
+        }
     }
 
     /// Reports statistics. All must be of one balancer, and each later than the one before.
     pub fn report(&mut self, stats: &Stats) {
         let mut totals: HashMap<Arc<str>, Totals> = HashMap::new();
         for endpoint in &stats.endpoints {
-            totals.entry(Arc::clone(&endpoint.name)).or_default().add(endpoint);
+            totals
+                .entry(Arc::clone(&endpoint.name))
+                .or_default()
+                .add(endpoint);
         }
         for (name, now) in &totals {
             let before = self.last.get(name).copied().unwrap_or_default();
@@ -113,7 +120,11 @@ impl Metrics {
     fn set(&mut self, stats: &Stats) {
         let balancer = &self.balancer;
         for state in STATES {
-            let count = stats.endpoints.iter().filter(|endpoint| endpoint.state == state).count();
+            let count = stats
+                .endpoints
+                .iter()
+                .filter(|endpoint| endpoint.state == state)
+                .count();
             let labels = [
                 ("balancer", balancer.clone()),
                 ("state", state.to_string().replace(' ', "_").into()),
@@ -131,7 +142,11 @@ impl Metrics {
     fn endpoint(&self, name: &Arc<str>, before: &Totals, now: &Totals) {
         for (outcome, (&before, &now)) in OUTCOMES.iter().zip(before.ends.iter().zip(&now.ends)) {
             let [balancer, endpoint] = self.labels(name);
-            let labels = [balancer, endpoint, ("outcome", SharedString::from(*outcome))];
+            let labels = [
+                balancer,
+                endpoint,
+                ("outcome", SharedString::from(*outcome)),
+            ];
             counter!("counterpoise_calls_total", &labels).increment(since(before, now));
         }
         let more = since(before.ejections, now.ejections);
@@ -159,9 +174,19 @@ const fn since(before: u64, now: u64) -> u64 {
 
 impl Totals {
     fn add(&mut self, endpoint: &EndpointStats) {
-        let EndpointStats { successes, failures, overloads, neutrals, drops, .. } = *endpoint;
+        let EndpointStats {
+            successes,
+            failures,
+            overloads,
+            neutrals,
+            drops,
+            ..
+        } = *endpoint;
         let ends = [successes, failures, overloads, neutrals, drops];
-        self.ends.iter_mut().zip(ends).for_each(|(sum, more)| *sum += more);
+        self.ends
+            .iter_mut()
+            .zip(ends)
+            .for_each(|(sum, more)| *sum += more);
         self.ejections += endpoint.ejections;
         self.in_flight += endpoint.in_flight;
         self.effective_weight += endpoint.effective_weight;
@@ -187,8 +212,9 @@ async fn run<T, P: Policy>(cluster: Weak<Cluster<T, P>>, mut metrics: Metrics, i
         metrics.report(&stats);
         let mut pause = Box::pin(sleep(interval.max(Duration::from_millis(1))));
         loop {
-            let Some(changed) =
-                cluster.upgrade().map(|cluster| Arc::clone(&cluster.changed).notified_owned())
+            let Some(changed) = cluster
+                .upgrade()
+                .map(|cluster| Arc::clone(&cluster.changed).notified_owned())
             else {
                 return;
             };

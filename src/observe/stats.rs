@@ -141,7 +141,11 @@ impl Stats {
                 generation: snapshot.generation,
                 endpoints: snapshot.nodes.iter().filter_map(endpoint).collect(),
                 // Gathered ejections count at once, changes of members once they are published.
-                counts: if shows_all { core.counts() } else { snapshot.counts },
+                counts: if shows_all {
+                    core.counts()
+                } else {
+                    snapshot.counts
+                },
                 panic: snapshot.panic,
                 waiting: cluster.waiting.load(Ordering::Relaxed),
                 discovery: progress.discovery(),
@@ -156,7 +160,9 @@ impl Stats {
     /// Returns the endpoint of this name.
     #[must_use]
     pub fn endpoint(&self, name: &str) -> Option<&EndpointStats> {
-        self.endpoints.iter().find(|endpoint| &*endpoint.name == name)
+        self.endpoints
+            .iter()
+            .find(|endpoint| &*endpoint.name == name)
     }
 }
 
@@ -164,7 +170,14 @@ impl EndpointStats {
     fn of<T>(node: &Node<T>, member: &Member, record: &Record, panic: bool, now: Instant) -> Self {
         let state = &node.state;
         let read = state.read();
-        let Reading { in_flight, successes, failures, overloads, neutrals, drops } = read;
+        let Reading {
+            in_flight,
+            successes,
+            failures,
+            overloads,
+            neutrals,
+            drops,
+        } = read;
         let counts = panic || member.healthy;
         Self {
             name: Arc::clone(&member.name),
@@ -172,7 +185,11 @@ impl EndpointStats {
             tier: member.traits.tier(),
             zone: member.traits.zone().cloned(),
             labels: member.traits.labels().clone(),
-            effective_weight: if counts { member.effective_weight() } else { 0.0 },
+            effective_weight: if counts {
+                member.effective_weight()
+            } else {
+                0.0
+            },
             state: EndpointState::of(node, member, record),
             returns_in: returns_in(record, now),
             in_flight,

@@ -13,7 +13,9 @@ impl fmt::Display for Stats {
         writeln!(f, "; {} calls wait", self.waiting)?;
         write_row(f, TITLES.each_ref().map(|title| title as &dyn fmt::Display))?;
         let total = self.endpoints.iter().map(|endpoint| endpoint.picks).sum();
-        self.endpoints.iter().try_for_each(|endpoint| write_endpoint(f, endpoint, total))
+        self.endpoints
+            .iter()
+            .try_for_each(|endpoint| write_endpoint(f, endpoint, total))
     }
 }
 
@@ -32,7 +34,9 @@ const TITLES: [&str; 9] = [
 /// Writes the row of an endpoint; `total` is the number of picks of all endpoints.
 fn write_endpoint(f: &mut fmt::Formatter<'_>, endpoint: &EndpointStats, total: u64) -> fmt::Result {
     let share = 100.0 * endpoint.picks as f64 / total.max(1) as f64;
-    let returns_in = endpoint.returns_in.map(|left| format!("{:.1} s", left.as_secs_f64()));
+    let returns_in = endpoint
+        .returns_in
+        .map(|left| format!("{:.1} s", left.as_secs_f64()));
     write_row(
         f,
         [
@@ -59,7 +63,20 @@ fn weight(endpoint: &EndpointStats) -> String {
 }
 
 fn write_row(f: &mut fmt::Formatter<'_>, cells: [&dyn fmt::Display; 9]) -> fmt::Result {
-    let [name, state, weight, in_flight, picks, share, failures, drops, returns_in] = cells;
-    write!(f, "{name:<20} {state:>9} {weight:>9} {in_flight:>9} {picks:>10} {share:>6}")?;
+    let [
+        name,
+        state,
+        weight,
+        in_flight,
+        picks,
+        share,
+        failures,
+        drops,
+        returns_in,
+    ] = cells;
+    write!(
+        f,
+        "{name:<20} {state:>9} {weight:>9} {in_flight:>9} {picks:>10} {share:>6}"
+    )?;
     writeln!(f, " {failures:>8} {drops:>7} {returns_in:>9}")
 }

@@ -13,18 +13,37 @@ const TARGET: &str = "counterpoise";
 /// sets without an eligible endpoint, and `info` for the rest.
 pub(crate) fn trace(event: &Event) {
     match event {
-        Event::Joined { endpoint, weight, tier, zone, labels } => {
+        Event::Joined {
+            endpoint,
+            weight,
+            tier,
+            zone,
+            labels,
+        } => {
             // Only fields with a value are written.
             let tier = if *tier > 0 { Some(*tier) } else { None };
-            let labels = if labels.is_empty() { None } else { Some(display(labels)) };
+            let labels = if labels.is_empty() {
+                None
+            } else {
+                Some(display(labels))
+            };
             info!(target: TARGET, %endpoint, weight, tier, zone = zone.as_deref(), labels, "endpoint joined");
         }
-        Event::Ejected { endpoint, returns_in, cause } => {
+        Event::Ejected {
+            endpoint,
+            returns_in,
+            cause,
+        } => {
             warn!(target: TARGET, %endpoint, ?returns_in, ?cause, "endpoint ejected");
         }
         Event::OnTrial { endpoint } => debug!(target: TARGET, %endpoint, "endpoint on trial"),
         Event::Recovered { endpoint } => info!(target: TARGET, %endpoint, "endpoint recovered"),
-        Event::WeightChanged { endpoint, weight, effective_weight, cause } => {
+        Event::WeightChanged {
+            endpoint,
+            weight,
+            effective_weight,
+            cause,
+        } => {
             debug!(target: TARGET, %endpoint, weight, effective_weight, ?cause, "endpoint's weight changed");
         }
         Event::Left { endpoint } => info!(target: TARGET, %endpoint, "endpoint left"),

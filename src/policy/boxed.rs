@@ -24,7 +24,10 @@ use super::{Candidates, Members, Needs, PickContext, PickResult, Picker, Policy}
 pub struct BoxPolicy<Req: ?Sized + 'static>(Box<dyn AnyPolicy<Req>>);
 
 /// The picker of a [`BoxPolicy`]: picks as the picker inside does.
-#[allow(unnameable_types, reason = "users name it as `<BoxPolicy<Req> as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<BoxPolicy<Req> as Policy>::Picker`"
+)]
 pub struct BoxPicker<Req: ?Sized + 'static>(Box<dyn AnyPicker<Req>>);
 
 /// A policy whose pickers are boxed. The methods have other names than those of [`Policy`], so that
@@ -46,7 +49,9 @@ where
     P::Picker: Picker<Req>,
 {
     fn build_boxed(&self, members: &Members<'_>, previous: Option<&dyn Any>) -> BoxPicker<Req> {
-        BoxPicker(Box::new(self.build(members, previous.and_then(<dyn Any>::downcast_ref))))
+        BoxPicker(Box::new(
+            self.build(members, previous.and_then(<dyn Any>::downcast_ref)),
+        ))
     }
 
     fn needs_inside(&self) -> Needs {
@@ -69,7 +74,8 @@ impl<Req: ?Sized + 'static> Policy for BoxPolicy<Req> {
     type Picker = BoxPicker<Req>;
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
-        self.0.build_boxed(members, previous.map(|picker| &*picker.0 as &dyn Any))
+        self.0
+            .build_boxed(members, previous.map(|picker| &*picker.0 as &dyn Any))
     }
 
     fn needs(&self) -> Needs {

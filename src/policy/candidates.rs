@@ -47,13 +47,21 @@ impl Candidates {
     /// Creates the part after `passed` candidates.
     pub(crate) const fn after(passed: usize) -> Self {
         let most = if passed > FIRST { passed } else { FIRST };
-        Self { indexes: Vec::new(), most, bound: false }
+        Self {
+            indexes: Vec::new(),
+            most,
+            bound: false,
+        }
     }
 
     /// Creates an empty part of up to `most` members.
     #[cfg(test)]
     pub(crate) const fn of(most: usize) -> Self {
-        Self { indexes: Vec::new(), most, bound: false }
+        Self {
+            indexes: Vec::new(),
+            most,
+            bound: false,
+        }
     }
 
     /// Adds the next member; returns whether the part takes more.
@@ -121,7 +129,10 @@ mod tests {
         for (passed, most) in [(0, 16), (5, 16), (40, 40)] {
             let mut part = Candidates::after(passed);
             let pushed: Vec<_> = (0..most + 1).map(|index| part.push(index)).collect();
-            assert_eq!(pushed.iter().filter(|&&takes_more| takes_more).count(), most - 1);
+            assert_eq!(
+                pushed.iter().filter(|&&takes_more| takes_more).count(),
+                most - 1
+            );
             assert!(part.is_full() && part.iter().eq(0..most));
         }
     }

@@ -61,7 +61,13 @@ impl<'a> PickContext<'a> {
         tickets: &'a Tickets,
         shuffle: u64,
     ) -> Self {
-        Self { eligible, observed, tickets, ticket: Cell::new(None), shuffle }
+        Self {
+            eligible,
+            observed,
+            tickets,
+            ticket: Cell::new(None),
+            shuffle,
+        }
     }
 
     /// Returns this pick's ticket: its number from the balancer's counter.
@@ -207,7 +213,9 @@ impl<'a> PickContext<'a> {
 
 impl fmt::Debug for PickContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PickContext").field("eligible", &self.eligible).finish_non_exhaustive()
+        f.debug_struct("PickContext")
+            .field("eligible", &self.eligible)
+            .finish_non_exhaustive()
     }
 }
 
@@ -260,7 +268,10 @@ pub(crate) mod tests {
                 part = Candidates::of(most);
                 cx.shuffle(all.len(), &mut part);
             }
-            assert!(cx.shuffled(0).eq(all.iter().copied()), "in parts of {most}: {all:?}");
+            assert!(
+                cx.shuffled(0).eq(all.iter().copied()),
+                "in parts of {most}: {all:?}"
+            );
             all.sort_unstable();
             assert_eq!(all, [1, 4, 5, 8, 9]);
         }

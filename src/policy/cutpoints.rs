@@ -30,11 +30,17 @@ impl Cutpoints {
         let coarse = (u128::BITS - all.leading_zeros()).saturating_sub(u64::BITS - 1);
         let mut total = 0;
         let mut add = |&share: &u64| {
-            total += if share > 0 { (share >> coarse).max(1) } else { 0 };
+            total += if share > 0 {
+                (share >> coarse).max(1)
+            } else {
+                0
+            };
             total
         };
         let sums: Box<[u64]> = shares.iter().map(&mut add).collect();
-        let shift = (total / (sums.len() as u64).max(1)).checked_ilog2().unwrap_or(0);
+        let shift = (total / (sums.len() as u64).max(1))
+            .checked_ilog2()
+            .unwrap_or(0);
         let mut first = 0;
         let mut cut = |part: u64| {
             while sums.get(first).is_some_and(|&sum| sum <= part << shift) {
@@ -42,8 +48,15 @@ impl Cutpoints {
             }
             first as u32
         };
-        let cuts = (0..=total.saturating_sub(1) >> shift).map(&mut cut).collect();
-        Self { sums, cuts, shift, total }
+        let cuts = (0..=total.saturating_sub(1) >> shift)
+            .map(&mut cut)
+            .collect();
+        Self {
+            sums,
+            cuts,
+            shift,
+            total,
+        }
     }
 
     pub(super) const fn len(&self) -> usize {

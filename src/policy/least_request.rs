@@ -52,7 +52,10 @@ struct Load {
 impl LeastRequest {
     /// Creates the policy with two choices and without a penalty.
     pub const fn new() -> Self {
-        Self { choices: Some(2), penalty: None }
+        Self {
+            choices: Some(2),
+            penalty: None,
+        }
     }
 
     /// Sets how many candidates are drawn.
@@ -93,7 +96,10 @@ impl Default for LeastRequest {
 
 /// Picks the endpoint of the least load.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<LeastRequest as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<LeastRequest as Policy>::Picker`"
+)]
 pub struct LeastRequestPicker {
     policy: LeastRequest,
     weights: Cutpoints,
@@ -107,7 +113,10 @@ impl Policy for LeastRequest {
         members: &Members<'_>,
         _previous: Option<&LeastRequestPicker>,
     ) -> LeastRequestPicker {
-        LeastRequestPicker { policy: *self, weights: Cutpoints::new(members.shares()) }
+        LeastRequestPicker {
+            policy: *self,
+            weights: Cutpoints::new(members.shares()),
+        }
     }
 
     fn needs(&self) -> Needs {
@@ -118,8 +127,15 @@ impl Policy for LeastRequest {
 impl LeastRequestPicker {
     #[inline]
     fn load(&self, cx: &PickContext<'_>, place: usize) -> Load {
-        let index = cx.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
-        let failures = if self.policy.penalty.is_some() { cx.failures(index) } else { 0 };
+        let index = cx
+            .eligible()
+            .get(place)
+            .map_or(usize::MAX, |&index| index as usize);
+        let failures = if self.policy.penalty.is_some() {
+            cx.failures(index)
+        } else {
+            0
+        };
         Load {
             rejects: !cx.accepts(index),
             calls: cx.in_flight(index).saturating_add(failures),

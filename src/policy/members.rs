@@ -51,7 +51,11 @@ impl<'a> Members<'a> {
         eligible: &'a [u32],
         random_start: Option<u64>,
     ) -> Self {
-        Self { members, eligible, random_start }
+        Self {
+            members,
+            eligible,
+            random_start,
+        }
     }
 
     /// Returns the members, in order of their indexes.
@@ -105,7 +109,11 @@ impl<'a> Members<'a> {
         let is_uneven = self.is_uneven();
         self.eligible_members().map(move |(index, member)| {
             let factor = if is_uneven { member.capacity } else { 1 };
-            (index, member.id, u64::from(member.weight) * u64::from(factor))
+            (
+                index,
+                member.id,
+                u64::from(member.weight) * u64::from(factor),
+            )
         })
     }
 
@@ -124,7 +132,9 @@ impl<'a> Members<'a> {
 
     fn eligible_members(&self) -> impl Iterator<Item = (u32, &'a Member)> {
         let (members, eligible) = (self.members, self.eligible);
-        eligible.iter().filter_map(|&i| Some((i, members.get(i as usize)?)))
+        eligible
+            .iter()
+            .filter_map(|&i| Some((i, members.get(i as usize)?)))
     }
 }
 

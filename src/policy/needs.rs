@@ -30,7 +30,12 @@ pub struct Needs {
 impl Needs {
     /// Needs nothing.
     pub const fn none() -> Self {
-        Self { signals: None, bound: None, slow_from: u64::MAX, quick: false }
+        Self {
+            signals: None,
+            bound: None,
+            slow_from: u64::MAX,
+            quick: false,
+        }
     }
 
     /// Needs the moving latency of each endpoint, for
@@ -39,12 +44,18 @@ impl Needs {
     /// The latency decays to 1/e in the time `decay`; less than a millisecond counts as a
     /// millisecond, more than a year as a year. Cost: a clock reading at the end of each call.
     pub fn latency(decay: Duration) -> Self {
-        Self { signals: Some(Signals::latency(decay)), ..Self::none() }
+        Self {
+            signals: Some(Signals::latency(decay)),
+            ..Self::none()
+        }
     }
 
     /// Needs failed calls to count as load, which decays to 1/e in the time `decay`.
     pub(crate) fn failures(decay: Duration) -> Self {
-        Self { signals: Some(Signals::failures(decay)), ..Self::none() }
+        Self {
+            signals: Some(Signals::failures(decay)),
+            ..Self::none()
+        }
     }
 
     /// Sets the least latency as which a failed or overloaded call counts.

@@ -50,7 +50,11 @@ pub(super) fn best_of<const N: usize, S: PartialOrd>(
     is_compared: impl Fn(usize) -> bool,
     score: impl Fn(usize) -> S,
 ) -> usize {
-    let mut drawn = Drawn::<N> { spans: [(0, 0); N], count: 0, left: weights.total() };
+    let mut drawn = Drawn::<N> {
+        spans: [(0, 0); N],
+        count: 0,
+        left: weights.total(),
+    };
     let mut best = drawn.draw(weights, |bound| cx.draw(0, bound));
     let choices = choices.min(N).min(weights.len());
     if choices < 2 {
@@ -85,7 +89,11 @@ pub(super) fn best_of_all<S: PartialOrd>(
         let (score, (_, weight)) = (score(place), weights.span(place));
         let better = best.as_ref().is_none_or(|(_, least)| score < *least);
         let equal = best.as_ref().is_some_and(|(_, least)| score == *least);
-        tied = if better { weight } else { tied + if equal { weight } else { 0 } };
+        tied = if better {
+            weight
+        } else {
+            tied + if equal { weight } else { 0 }
+        };
         if better || (equal && cx.draw(1 + place as u64, tied) < weight) {
             best = Some((place, score));
         }
@@ -106,8 +114,10 @@ mod tests {
         for (n, choices, expected) in [(10_000, 2, 2), (10_000, 99, 16), (3, 16, 3), (1, 2, 0)] {
             let weights = Cutpoints::new((0..n).map(|i| (i, u64::from(i), 1 + u64::from(i % 7))));
             for _ in 0..1_000 {
-                let (cx, scored) =
-                    (PickContext::new(&[], &Idle(&[]), &tickets, 0), Cell::new(Vec::new()));
+                let (cx, scored) = (
+                    PickContext::new(&[], &Idle(&[]), &tickets, 0),
+                    Cell::new(Vec::new()),
+                );
                 let score = |place: usize| {
                     let mut places = scored.take();
                     places.push(place);
@@ -116,7 +126,10 @@ mod tests {
                 };
                 let best = best_of::<MOST, _>(&weights, choices, &cx, |_| true, score);
                 let mut scored = scored.into_inner();
-                assert!(scored.is_empty() || scored[0] == best, "of equal ones the first");
+                assert!(
+                    scored.is_empty() || scored[0] == best,
+                    "of equal ones the first"
+                );
                 scored.sort_unstable();
                 scored.dedup();
                 assert_eq!(scored.len(), expected, "{choices} of {n}");

@@ -61,7 +61,10 @@ pub struct PeakEwma {
 
 /// Picks the endpoint of the lower cost.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<PeakEwma as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<PeakEwma as Policy>::Picker`"
+)]
 pub struct PeakEwmaPicker {
     /// By effective weight.
     weights: Cutpoints,
@@ -83,7 +86,10 @@ impl PeakEwma {
     /// Creates the policy: latencies decay to 1/e in 10 s, and a failure counts as ten times the usual
     /// latency.
     pub const fn new() -> Self {
-        Self { decay: Duration::from_secs(10), penalty: None }
+        Self {
+            decay: Duration::from_secs(10),
+            penalty: None,
+        }
     }
 
     /// Sets the time in which a latency decays to 1/e.
@@ -116,23 +122,33 @@ impl Policy for PeakEwma {
     fn build(&self, members: &Members<'_>, _previous: Option<&PeakEwmaPicker>) -> PeakEwmaPicker {
         let weights = Cutpoints::new(members.shares());
         let greatest = (0..weights.len()).map(|place| weights.span(place).1).max();
-        PeakEwmaPicker { weights, greatest: greatest.unwrap_or(1) as f64 }
+        PeakEwmaPicker {
+            weights,
+            greatest: greatest.unwrap_or(1) as f64,
+        }
     }
 
     fn needs(&self) -> Needs {
         let latency = Needs::latency(self.decay);
-        self.penalty.map_or(latency, |penalty| latency.penalty(penalty))
+        self.penalty
+            .map_or(latency, |penalty| latency.penalty(penalty))
     }
 }
 
 impl PeakEwmaPicker {
     #[inline]
     fn cost(&self, cx: &PickContext<'_>, place: usize) -> Cost {
-        let index = cx.eligible().get(place).map_or(usize::MAX, |&index| index as usize);
+        let index = cx
+            .eligible()
+            .get(place)
+            .map_or(usize::MAX, |&index| index as usize);
         let weight = self.weights.span(place).1 as f64;
         let calls = cx.in_flight(index).saturating_add(cx.failures(index));
         let calls = calls as f64 * self.greatest / weight + 1.0;
-        Cost { rejects: !cx.accepts(index), cost: cx.latency_nanos(index) * calls }
+        Cost {
+            rejects: !cx.accepts(index),
+            cost: cx.latency_nanos(index) * calls,
+        }
     }
 }
 
@@ -146,7 +162,11 @@ impl PartialOrd for Cost {
     #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let near = (self.cost - other.cost).abs() < NEAR * self.cost.max(other.cost);
-        let by_cost = if near { Ordering::Equal } else { self.cost.total_cmp(&other.cost) };
+        let by_cost = if near {
+            Ordering::Equal
+        } else {
+            self.cost.total_cmp(&other.cost)
+        };
         Some(self.rejects.cmp(&other.rejects).then(by_cost))
     }
 }

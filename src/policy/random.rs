@@ -29,7 +29,10 @@ impl Random {
 
 /// Picks at random.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<Random as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<Random as Policy>::Picker`"
+)]
 pub struct RandomPicker {
     /// The capacities, while they differ.
     uneven: Option<Cutpoints>,
@@ -40,7 +43,9 @@ impl Policy for Random {
 
     fn build(&self, members: &Members<'_>, _previous: Option<&RandomPicker>) -> RandomPicker {
         let uneven = members.is_uneven();
-        RandomPicker { uneven: uneven.then(|| Cutpoints::new(members.capacities())) }
+        RandomPicker {
+            uneven: uneven.then(|| Cutpoints::new(members.capacities())),
+        }
     }
 
     fn needs(&self) -> Needs {

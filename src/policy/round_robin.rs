@@ -61,7 +61,10 @@ impl ModuloRoundRobin {
 
 /// Picks the eligible members one after the other, with a mask or without.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<RoundRobin as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<RoundRobin as Policy>::Picker`"
+)]
 pub struct RotationPicker<const MASK: bool> {
     /// Whether capacities differ.
     uneven: bool,
@@ -85,7 +88,11 @@ impl<const MASK: bool> RotationPicker<MASK> {
     /// Returns the position of a ticket among n eligible members.
     #[inline]
     const fn position(ticket: u64, n: u64) -> u64 {
-        if MASK && n.is_power_of_two() { ticket & (n - 1) } else { ticket % n }
+        if MASK && n.is_power_of_two() {
+            ticket & (n - 1)
+        } else {
+            ticket % n
+        }
     }
 }
 

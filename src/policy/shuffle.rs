@@ -25,7 +25,12 @@ impl Shuffle {
     pub(super) fn new(seed: u64, n: usize) -> Self {
         let bits = n.max(1).next_power_of_two().ilog2();
         let keys = std::array::from_fn(|round| splitmix64(seed ^ splitmix64(round as u64)));
-        Self { keys, n, mask: (1 << bits) - 1, half: bits.div_ceil(2) }
+        Self {
+            keys,
+            n,
+            mask: (1 << bits) - 1,
+            half: bits.div_ceil(2),
+        }
     }
 
     /// Returns the number at a position below n.
@@ -58,9 +63,14 @@ mod tests {
         let total: u32 = counts.iter().sum();
         let expected = f64::from(total) / counts.len() as f64;
         let freedom = counts.len() as f64 - 1.0;
-        let distance = counts.iter().map(|&count| (f64::from(count) - expected).powi(2));
+        let distance = counts
+            .iter()
+            .map(|&count| (f64::from(count) - expected).powi(2));
         let statistic = distance.sum::<f64>() / expected;
-        assert!(statistic < freedom + 8.0 * (2.0 * freedom).sqrt() + 16.0, "{what}: {counts:?}");
+        assert!(
+            statistic < freedom + 8.0 * (2.0 * freedom).sqrt() + 16.0,
+            "{what}: {counts:?}"
+        );
     }
 
     #[test]

@@ -15,7 +15,11 @@ pub(crate) struct Tickets {
 
 impl Tickets {
     pub(crate) const fn new(first: u64, seed: u64) -> Self {
-        Self { next: Padded(AtomicU64::new(first)), seeds: AtomicU64::new(0), seed }
+        Self {
+            next: Padded(AtomicU64::new(first)),
+            seeds: AtomicU64::new(0),
+            seed,
+        }
     }
 
     /// Draws the next ticket. Cost: one `fetch_add`.

@@ -33,7 +33,10 @@ impl WeightedRandom {
 
 /// Picks at random, by weight.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<WeightedRandom as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<WeightedRandom as Policy>::Picker`"
+)]
 pub struct WeightedPicker {
     weights: Cutpoints,
 }
@@ -42,7 +45,9 @@ impl Policy for WeightedRandom {
     type Picker = WeightedPicker;
 
     fn build(&self, members: &Members<'_>, _previous: Option<&WeightedPicker>) -> WeightedPicker {
-        WeightedPicker { weights: Cutpoints::new(members.shares()) }
+        WeightedPicker {
+            weights: Cutpoints::new(members.shares()),
+        }
     }
 }
 

@@ -89,7 +89,10 @@ mod tests {
             let bytes = bytes(vector);
             assert_eq!(xxh64(&bytes), number(&vector["xxh64"]));
             assert_eq!(xxh64_seeded(1, &bytes), number(&vector["xxh64_seed1"]));
-            assert_eq!(murmur2(&bytes), number(&vector["murmur2_64a_seed_c70f6907"]));
+            assert_eq!(
+                murmur2(&bytes),
+                number(&vector["murmur2_64a_seed_c70f6907"])
+            );
             assert_eq!(u64::from(crc32(&bytes)), number(&vector["crc32"]));
             let (a, b) = bytes.split_at(bytes.len() / 2);
             assert_eq!(crc32_continued(crc32(a), b), crc32(&bytes));

@@ -20,7 +20,11 @@ pub(crate) const fn splitmix64(seed: u64) -> u64 {
 /// Returns the n-th random number that follows from one; the 0-th is that one itself.
 #[inline]
 pub(crate) const fn scramble(random: u64, nth: u64) -> u64 {
-    if nth == 0 { random } else { splitmix64(random ^ nth.wrapping_mul(0xd6e8_feb8_6659_fd93)) }
+    if nth == 0 {
+        random
+    } else {
+        splitmix64(random ^ nth.wrapping_mul(0xd6e8_feb8_6659_fd93))
+    }
 }
 
 /// A sequence of random numbers.

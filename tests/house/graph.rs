@@ -13,7 +13,11 @@ pub(crate) fn wrong_ways(
     levels: &[Vec<String>],
     outside: &[&str],
 ) -> Vec<String> {
-    let level = |room: &str| levels.iter().position(|rooms| rooms.iter().any(|r| r == room));
+    let level = |room: &str| {
+        levels
+            .iter()
+            .position(|rooms| rooms.iter().any(|r| r == room))
+    };
     let mut found = Vec::new();
     for import in imports {
         let (from, to) = (room(&import.from), room(&import.to));
@@ -78,12 +82,20 @@ impl<'a> Graph<'a> {
     /// Returns the modules that `module` reaches and that reach it.
     fn circle(&self, module: &'a str) -> BTreeSet<&'a str> {
         let reached = self.reachable(module).into_iter();
-        reached.filter(|other| self.reachable(other).contains(module)).collect()
+        reached
+            .filter(|other| self.reachable(other).contains(module))
+            .collect()
     }
 }
 
 fn in_one_folder(circle: &BTreeSet<&str>) -> bool {
-    let folder = |module: &&str| module.split("::").take(2).map(str::to_owned).collect::<Vec<_>>();
+    let folder = |module: &&str| {
+        module
+            .split("::")
+            .take(2)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     let folders: BTreeSet<Vec<String>> = circle.iter().map(folder).collect();
     folders.len() == 1 && folders.iter().all(|folder| folder.len() == 2)
 }

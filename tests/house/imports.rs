@@ -56,7 +56,10 @@ impl Sources {
                 self.read_folder(src, &path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let name = path.strip_prefix(src).expect("below src").to_string_lossy();
-                self.add(&name.replace('\\', "/"), &fs::read_to_string(&path).expect("a file"));
+                self.add(
+                    &name.replace('\\', "/"),
+                    &fs::read_to_string(&path).expect("a file"),
+                );
             }
         }
     }
@@ -66,7 +69,14 @@ impl Sources {
         let stem = path.trim_end_matches(".rs").trim_end_matches("/mod");
         let name = stem.split('/').map(str::to_owned).collect();
         let (mentions, words) = Reader::new(tokens(text)).run();
-        self.modules.insert(name, Module { file: format!("src/{path}"), mentions, words });
+        self.modules.insert(
+            name,
+            Module {
+                file: format!("src/{path}"),
+                mentions,
+                words,
+            },
+        );
     }
 
     /// Returns each use of another module once, in order.
@@ -77,7 +87,9 @@ impl Sources {
                 if let Some(to) = self.target(name, mention) {
                     let place = format!("{}:{}", module.file, mention.line);
                     let from = name.join("::");
-                    found.entry((from.clone(), to.clone())).or_insert(Import { from, to, place });
+                    found
+                        .entry((from.clone(), to.clone()))
+                        .or_insert(Import { from, to, place });
                 }
             }
         }
@@ -90,7 +102,11 @@ impl Sources {
         let path = self.absolute(module, &mention.segments)?;
         let child = path.starts_with(module) && path.len() > module.len();
         let passed_on = mention.exported && child;
-        if passed_on && !self.modules[module].words.contains(mention.name.as_deref()?) {
+        if passed_on
+            && !self.modules[module]
+                .words
+                .contains(mention.name.as_deref()?)
+        {
             return None;
         }
         let target = self.resolve(&path, &mut BTreeSet::new());
@@ -105,11 +121,21 @@ impl Sources {
             "super" => module[..module.len() - 1].to_vec(),
             child => {
                 let path = [module, &[child.to_owned()]].concat();
-                return self.modules.contains_key(&path).then(|| [module, segments].concat());
+                return self
+                    .modules
+                    .contains_key(&path)
+                    .then(|| [module, segments].concat());
             }
         };
-        let rest = segments.iter().skip(1).skip_while(|segment| *segment == "super");
-        let ups = segments.iter().skip(1).take_while(|segment| *segment == "super").count();
+        let rest = segments
+            .iter()
+            .skip(1)
+            .skip_while(|segment| *segment == "super");
+        let ups = segments
+            .iter()
+            .skip(1)
+            .take_while(|segment| *segment == "super")
+            .count();
         base.truncate(base.len().saturating_sub(ups));
         base.extend(rest.cloned());
         Some(base)
@@ -117,7 +143,9 @@ impl Sources {
 
     /// Returns the module where the name at the end of a path stands.
     fn resolve(&self, path: &[String], seen: &mut BTreeSet<Vec<String>>) -> Vec<String> {
-        let known = (0..=path.len()).rev().find(|end| self.modules.contains_key(&path[..*end]));
+        let known = (0..=path.len())
+            .rev()
+            .find(|end| self.modules.contains_key(&path[..*end]));
         let owner = &path[..known.unwrap_or(0)];
         let name = path.get(owner.len());
         let alias = name.and_then(|name| self.alias(owner, name));
@@ -130,7 +158,9 @@ impl Sources {
     /// Returns what a module's `use` gives the name to.
     fn alias(&self, module: &[String], name: &str) -> Option<Vec<String>> {
         let mentions = &self.modules.get(module)?.mentions;
-        let named = mentions.iter().find(|mention| mention.name.as_deref() == Some(name))?;
+        let named = mentions
+            .iter()
+            .find(|mention| mention.name.as_deref() == Some(name))?;
         self.absolute(module, &named.segments)
     }
 }
@@ -144,7 +174,12 @@ struct Reader {
 
 impl Reader {
     fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, mentions: Vec::new(), words: BTreeSet::new() }
+        Self {
+            tokens,
+            at: 0,
+            mentions: Vec::new(),
+            words: BTreeSet::new(),
+        }
     }
 
     fn run(mut self) -> (Vec<Mention>, BTreeSet<String>) {
@@ -171,7 +206,9 @@ impl Reader {
     }
 
     fn text(&self, ahead: usize) -> &str {
-        self.tokens.get(self.at + ahead).map_or("", |token| token.text.as_str())
+        self.tokens
+            .get(self.at + ahead)
+            .map_or("", |token| token.text.as_str())
     }
 
     fn line(&self) -> usize {
@@ -179,7 +216,10 @@ impl Reader {
     }
 
     fn begins_path(&self) -> bool {
-        let after = self.at.checked_sub(1).map(|at| self.tokens[at].text.as_str());
+        let after = self
+            .at
+            .checked_sub(1)
+            .map(|at| self.tokens[at].text.as_str());
         is_word(self.text(0)) && self.text(1) == "::" && after != Some("::")
     }
 
@@ -191,7 +231,12 @@ impl Reader {
             segments.push(self.text(2).to_owned());
             self.at += 2;
         }
-        self.mentions.push(Mention { segments, name: None, exported: false, line });
+        self.mentions.push(Mention {
+            segments,
+            name: None,
+            exported: false,
+            line,
+        });
     }
 
     fn use_item(&mut self, exported: bool) {
@@ -224,7 +269,12 @@ impl Reader {
             name = Some(self.text(1).to_owned());
             self.at += 2;
         }
-        self.mentions.push(Mention { segments, name, exported, line });
+        self.mentions.push(Mention {
+            segments,
+            name,
+            exported,
+            line,
+        });
     }
 
     fn branches(&mut self, before: &[String], exported: bool) {

@@ -20,7 +20,11 @@ struct Lexer {
 
 impl Lexer {
     fn new(source: &str) -> Self {
-        Self { rest: source.chars().collect(), at: 0, line: 1 }
+        Self {
+            rest: source.chars().collect(),
+            at: 0,
+            line: 1,
+        }
     }
 
     fn run(mut self) -> Vec<Token> {
@@ -46,7 +50,9 @@ impl Lexer {
     }
 
     fn starts_with(&self, text: &str) -> bool {
-        text.chars().enumerate().all(|(ahead, c)| self.peek(ahead) == Some(c))
+        text.chars()
+            .enumerate()
+            .all(|(ahead, c)| self.peek(ahead) == Some(c))
     }
 
     fn token(&mut self, next: char) -> Option<String> {
@@ -167,7 +173,11 @@ fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
 }
 
 fn is_test_attribute(tokens: &[Token]) -> bool {
-    let texts: Vec<&str> = tokens.iter().take(7).map(|token| token.text.as_str()).collect();
+    let texts: Vec<&str> = tokens
+        .iter()
+        .take(7)
+        .map(|token| token.text.as_str())
+        .collect();
     matches!(
         texts[..],
         ["#", "[", "cfg", "(", "test", ..] | ["#", "[", "cfg", "(", "all", "(", "test"]

@@ -10,8 +10,11 @@ pub fn client(origin: Origin) {
     let endpoints = discover::list([("a", Endpoint::new(origin))]);
     let builder = Builder::new();
     #[cfg(mistake)]
-    let builder =
-        builder.judge(counterpoise::http::AtBodyEnd::new(counterpoise::http::Status::new()));
-    let layer = builder.layer(endpoints, RoundRobin::new()).expect("good settings");
+    let builder = builder.judge(counterpoise::http::AtBodyEnd::new(
+        counterpoise::http::Status::new(),
+    ));
+    let layer = builder
+        .layer(endpoints, RoundRobin::new())
+        .expect("good settings");
     send(layer.layer(reqwest::Client::new()));
 }

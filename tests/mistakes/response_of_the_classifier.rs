@@ -18,7 +18,11 @@ struct ServerErrors;
 impl<E> Classify<Response, E> for ServerErrors {
     fn classify(&self, result: Result<&Response, &E>) -> Outcome {
         let bad = result.map_or(true, |response| response.status().is_server_error());
-        if bad { Outcome::Failure } else { Outcome::Success }
+        if bad {
+            Outcome::Failure
+        } else {
+            Outcome::Success
+        }
     }
 }
 
@@ -26,6 +30,8 @@ fn send<S: Service<reqwest::Request>>(_client: S) {}
 
 pub fn client(origin: Origin) {
     let endpoints = discover::list([("a", Endpoint::new(origin))]);
-    let layer = Builder::new().classify(ServerErrors).layer(endpoints, RoundRobin::new());
+    let layer = Builder::new()
+        .classify(ServerErrors)
+        .layer(endpoints, RoundRobin::new());
     send(layer.expect("good settings").layer(reqwest::Client::new()));
 }

@@ -10,7 +10,10 @@ const MAP: &str = include_str!("../CASES.md");
 
 /// The cases of the map, each with its tests.
 fn cases() -> BTreeMap<&'static str, BTreeSet<String>> {
-    let lines: Vec<_> = MAP.lines().filter_map(|line| line.strip_prefix("- **")).collect();
+    let lines: Vec<_> = MAP
+        .lines()
+        .filter_map(|line| line.strip_prefix("- **"))
+        .collect();
     let cases: BTreeMap<_, _> = lines.iter().map(|line| case(line)).collect();
     assert_eq!(cases.len(), lines.len(), "a case is listed twice");
     cases
@@ -24,7 +27,9 @@ fn case(line: &str) -> (&str, BTreeSet<String>) {
     if tests.starts_with("open, issue ") {
         return (id, BTreeSet::new());
     }
-    let tests = tests.split(", ").map(|test| test.trim_matches('`').to_owned());
+    let tests = tests
+        .split(", ")
+        .map(|test| test.trim_matches('`').to_owned());
     (id, tests.collect())
 }
 
@@ -79,7 +84,10 @@ fn test_names(source: &str) -> impl Iterator<Item = &str> {
             is_test = true;
             return None;
         }
-        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?;
+        let function = line
+            .strip_prefix("async ")
+            .unwrap_or(line)
+            .strip_prefix("fn ")?;
         let name = function.split(['(', '<']).next()?;
         std::mem::take(&mut is_test).then_some(name)
     })
@@ -87,7 +95,9 @@ fn test_names(source: &str) -> impl Iterator<Item = &str> {
 
 /// The suite's tests, and the unit tests with `src::` before them.
 fn all_tests() -> BTreeSet<String> {
-    let units = tests_in("src").into_iter().map(|test| format!("src::{test}"));
+    let units = tests_in("src")
+        .into_iter()
+        .map(|test| format!("src::{test}"));
     tests_in("tests/suite").into_iter().chain(units).collect()
 }
 

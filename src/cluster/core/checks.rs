@@ -27,7 +27,9 @@ impl Core {
         }
         self.dequeue(i);
         // Ends a trial that still runs.
-        self.records[i].ejections.end_trial(Verdict::Unsent, now, &self.health);
+        self.records[i]
+            .ejections
+            .end_trial(Verdict::Unsent, now, &self.health);
         self.records[i].checked_out = true;
         self.enter(i, State::CheckedOut);
         self.members[i].healthy = false;

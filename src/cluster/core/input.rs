@@ -14,18 +14,33 @@ pub(crate) enum Input<'a> {
     /// Discovery has changed the set.
     Batch(Vec<MemberChange>),
     /// An endpoint has failed so often in a row in this epoch.
-    Failed { id: u64, epoch: Epoch, failures: u32 },
+    Failed {
+        id: u64,
+        epoch: Epoch,
+        failures: u32,
+    },
     /// A call to an ejected endpoint has succeeded in panic mode.
     Recovered { id: u64, epoch: Epoch },
     /// An endpoint has pushed back, perhaps for a duration.
-    PushedBack { id: u64, epoch: Epoch, duration: Option<Duration> },
+    PushedBack {
+        id: u64,
+        epoch: Epoch,
+        duration: Option<Duration>,
+    },
     /// A call could be the trial of an ejected endpoint: of the owner of its key, if it has one,
     /// and of none that it excludes on this occasion.
-    TrialWanted { owner: Option<u64>, excluded: &'a [(u64, Occasion)] },
+    TrialWanted {
+        owner: Option<u64>,
+        excluded: &'a [(u64, Occasion)],
+    },
     /// The response of a trial has begun.
     TrialAnswered { id: u64, epoch: Epoch },
     /// A trial has ended.
-    TrialEnded { id: u64, epoch: Epoch, verdict: Verdict },
+    TrialEnded {
+        id: u64,
+        epoch: Epoch,
+        verdict: Verdict,
+    },
     /// Active checks have passed or failed often enough.
     Checked { id: u64, passes: bool },
     /// The program has set the capacity of the endpoints of this name.

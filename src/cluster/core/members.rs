@@ -17,9 +17,18 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) enum MemberChange {
     /// A new member. Its id is greater than all earlier ones.
-    Insert { id: u64, name: Arc<str>, weight: u32, traits: Traits },
+    Insert {
+        id: u64,
+        name: Arc<str>,
+        weight: u32,
+        traits: Traits,
+    },
     /// A member's target, weight and traits are replaced.
-    Replace { id: u64, weight: u32, traits: Traits },
+    Replace {
+        id: u64,
+        weight: u32,
+        traits: Traits,
+    },
     /// A member is removed.
     Remove { id: u64 },
 }
@@ -30,9 +39,24 @@ impl Core {
         let ramps = !self.members.is_empty();
         for change in changes {
             match change {
-                MemberChange::Insert { id, name, weight, traits } => {
+                MemberChange::Insert {
+                    id,
+                    name,
+                    weight,
+                    traits,
+                } => {
                     let capacity = FULL;
-                    self.insert(Member { id, name, weight, traits, healthy: true, capacity }, now);
+                    self.insert(
+                        Member {
+                            id,
+                            name,
+                            weight,
+                            traits,
+                            healthy: true,
+                            capacity,
+                        },
+                        now,
+                    );
                     if ramps {
                         self.start_ramp(self.members.len() - 1, now);
                     }
@@ -50,7 +74,9 @@ impl Core {
 
     fn insert(&mut self, member: Member, now: Instant) {
         self.joined += 1;
-        self.effects.words.push((member.id, WordChange::Drained(member.weight == 0)));
+        self.effects
+            .words
+            .push((member.id, WordChange::Drained(member.weight == 0)));
         self.add_event(|| Event::Joined {
             endpoint: Arc::clone(&member.name),
             weight: member.weight,
@@ -138,7 +164,9 @@ impl Core {
     pub(super) fn keep_limit(&mut self, now: Instant) {
         self.count_candidates();
         while self.candidates.ejected > self.health.ejection_limit(self.candidates.all) {
-            let Some(i) = self.next_to_recover() else { break };
+            let Some(i) = self.next_to_recover() else {
+                break;
+            };
             self.recover(i, now);
         }
     }

@@ -118,9 +118,17 @@ impl Core {
     pub(crate) fn update(&mut self, now: Instant, input: Input<'_>) -> Effects {
         match input {
             Input::Batch(changes) => self.apply_batch(changes, now),
-            Input::Failed { id, epoch, failures } => self.failed(id, epoch, failures, now),
+            Input::Failed {
+                id,
+                epoch,
+                failures,
+            } => self.failed(id, epoch, failures, now),
             Input::Recovered { id, epoch } => self.recovered(id, epoch, now),
-            Input::PushedBack { id, epoch, duration } => self.pushed_back(id, epoch, duration, now),
+            Input::PushedBack {
+                id,
+                epoch,
+                duration,
+            } => self.pushed_back(id, epoch, duration, now),
             Input::TrialWanted { owner, excluded } => self.start_trial(owner, excluded, now),
             Input::TrialAnswered { id, epoch } => self.trial_answered(id, epoch, now),
             Input::TrialEnded { id, epoch, verdict } => self.trial_ended(id, epoch, verdict, now),
@@ -155,17 +163,25 @@ impl Core {
     /// Begins a new epoch of a member, in this state.
     fn enter(&mut self, i: usize, state: State) {
         self.records[i].epoch = self.records[i].epoch.next();
-        self.effects.words.push((self.members[i].id, WordChange::Enter(state)));
+        self.effects
+            .words
+            .push((self.members[i].id, WordChange::Enter(state)));
     }
 
     fn find(&self, id: u64) -> Option<usize> {
-        self.members.binary_search_by_key(&id, |member| member.id).ok()
+        self.members
+            .binary_search_by_key(&id, |member| member.id)
+            .ok()
     }
 
     /// Finds a member that is still in the epoch of a report.
     fn find_in(&self, id: u64, epoch: Epoch) -> Option<usize> {
         let i = self.find(id)?;
-        if self.records[i].epoch == epoch { Some(i) } else { None }
+        if self.records[i].epoch == epoch {
+            Some(i)
+        } else {
+            None
+        }
     }
 }
 
@@ -199,7 +215,9 @@ impl Core {
             return (Box::default(), false);
         }
         let is_eligible = |member: &Member| member.is_open() && (panic || member.healthy);
-        let eligible = (0_u32..).zip(&self.members).filter(|(_, member)| is_eligible(member));
+        let eligible = (0_u32..)
+            .zip(&self.members)
+            .filter(|(_, member)| is_eligible(member));
         (eligible.map(|(index, _)| index).collect(), panic)
     }
 
@@ -260,6 +278,10 @@ impl Record {
 
     /// Returns when the trial of the endpoint is due.
     fn trial_due(&self) -> Option<Instant> {
-        if self.checked_out { None } else { self.ejections.due() }
+        if self.checked_out {
+            None
+        } else {
+            self.ejections.due()
+        }
     }
 }

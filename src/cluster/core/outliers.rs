@@ -14,21 +14,27 @@ impl Core {
         let serving: Vec<_> = (0..self.members.len())
             .filter(|&i| self.members[i].is_open() && self.members[i].healthy)
             .collect();
-        let tallies: Vec<Tally> =
-            serving.iter().map(|&i| interval.get(i).copied().unwrap_or_default()).collect();
+        let tallies: Vec<Tally> = serving
+            .iter()
+            .map(|&i| interval.get(i).copied().unwrap_or_default())
+            .collect();
         let paces = Paces::of(&tallies, &self.health);
         for (place, &i) in serving.iter().enumerate() {
             self.adjust_by_latency(i, paces.slowness(place), now);
         }
         self.eject_outliers(&serving, &tallies, now);
         let rule = self.health.outlier_detection;
-        self.effects.slow_from =
-            rule.zip(paces.usual()).and_then(|(rule, usual)| rule.slow_from(usual));
+        self.effects.slow_from = rule
+            .zip(paces.usual())
+            .and_then(|(rule, usual)| rule.slow_from(usual));
     }
 
     fn adjust_by_latency(&mut self, i: usize, slowness: Option<f64>, now: Instant) {
         let record = &mut self.records[i];
-        if record.factors.judge_pace(&mut record.patience, slowness, &self.health) {
+        if record
+            .factors
+            .judge_pace(&mut record.patience, slowness, &self.health)
+        {
             self.refresh(i, now);
             self.add_weight_changed(i, WeightCause::Latency);
             self.publish(Change::Health);
@@ -36,7 +42,9 @@ impl Core {
     }
 
     fn eject_outliers(&mut self, serving: &[usize], tallies: &[Tally], now: Instant) {
-        let Some(rule) = self.health.outlier_detection else { return };
+        let Some(rule) = self.health.outlier_detection else {
+            return;
+        };
         if !self.health.ejects() {
             return;
         }

@@ -16,7 +16,9 @@ use crate::{
 impl Core {
     /// Ejects an endpoint that has failed often enough, if the limit allows it.
     pub(super) fn failed(&mut self, id: u64, epoch: Epoch, failures: u32, now: Instant) {
-        let Some(i) = self.find_in(id, epoch) else { return };
+        let Some(i) = self.find_in(id, epoch) else {
+            return;
+        };
         let is_serving = self.records[i].ejections.stage() == Stage::Serving;
         if self.records[i].checked_out || !is_serving || failures < self.health.threshold() {
             return;
@@ -39,7 +41,9 @@ impl Core {
         if std::mem::replace(&mut self.members[i].healthy, false) {
             self.candidates.ejected += usize::from(self.members[i].is_open());
         }
-        let until = self.records[i].ejections.eject(now, &self.health, &mut self.random);
+        let until = self.records[i]
+            .ejections
+            .eject(now, &self.health, &mut self.random);
         if !self.records[i].checked_out {
             self.enqueue(i, until);
         }
@@ -48,7 +52,11 @@ impl Core {
 
     pub(super) fn add_ejected(&mut self, i: usize, returns_in: Option<Duration>, cause: Cause) {
         let endpoint = Arc::clone(&self.members[i].name);
-        self.add_event(|| Event::Ejected { endpoint, returns_in, cause });
+        self.add_event(|| Event::Ejected {
+            endpoint,
+            returns_in,
+            cause,
+        });
     }
 
     /// Adds a member to the queue of trials, unless it is drained.
@@ -123,7 +131,9 @@ impl Core {
     /// Starts the lease of a trial whose response has begun. Another call may try the endpoint
     /// once the lease has ended.
     pub(super) fn trial_answered(&mut self, id: u64, epoch: Epoch, now: Instant) {
-        let Some(i) = self.find_on_trial(id, epoch) else { return };
+        let Some(i) = self.find_on_trial(id, epoch) else {
+            return;
+        };
         self.dequeue(i);
         if let Some(lease) = self.records[i].ejections.answer_trial(now, &self.health) {
             self.enqueue(i, lease);
@@ -132,13 +142,17 @@ impl Core {
 
     /// Ends a trial: ejects the endpoint again, recovers it, or waits for the next trial.
     pub(super) fn trial_ended(&mut self, id: u64, epoch: Epoch, verdict: Verdict, now: Instant) {
-        let Some(i) = self.find_on_trial(id, epoch) else { return };
+        let Some(i) = self.find_on_trial(id, epoch) else {
+            return;
+        };
         self.dequeue(i);
         if verdict == Verdict::Failed {
             self.eject(i, Cause::FailedTrial, now);
             return;
         }
-        let (until, enough) = self.records[i].ejections.end_trial(verdict, now, &self.health);
+        let (until, enough) = self.records[i]
+            .ejections
+            .end_trial(verdict, now, &self.health);
         if enough || (verdict == Verdict::Passed && self.uses_ejected()) {
             self.recover(i, now);
             self.publish(Change::Health);

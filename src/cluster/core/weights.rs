@@ -93,9 +93,13 @@ impl Core {
         duration: Option<Duration>,
         now: Instant,
     ) {
-        let Some(i) = self.find_in(id, epoch) else { return };
+        let Some(i) = self.find_in(id, epoch) else {
+            return;
+        };
         self.effects.applied = true;
-        self.records[i].factors.push_back(duration, now, &self.health);
+        self.records[i]
+            .factors
+            .push_back(duration, now, &self.health);
         if self.refresh(i, now) {
             self.add_weight_changed(i, WeightCause::Overload);
         }
@@ -106,6 +110,11 @@ impl Core {
         let member = &self.members[i];
         let (endpoint, weight) = (Arc::clone(&member.name), member.weight);
         let effective_weight = member.effective_weight();
-        self.add_event(|| Event::WeightChanged { endpoint, weight, effective_weight, cause });
+        self.add_event(|| Event::WeightChanged {
+            endpoint,
+            weight,
+            effective_weight,
+            cause,
+        });
     }
 }

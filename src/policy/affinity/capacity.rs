@@ -14,7 +14,9 @@ use crate::{
 /// capacities of all, so that the shares are exact.
 pub(super) fn covered(cx: &PickContext<'_>, mut result: PickResult) -> PickResult {
     for round in 1..8 {
-        let PickResult::Member(index) = result else { return result };
+        let PickResult::Member(index) = result else {
+            return result;
+        };
         if cx.covers(index, || cx.draw(2 * round, 1 << 16) as u16) {
             return result;
         }

@@ -45,7 +45,10 @@ pub struct SpanMap {
 
 impl Default for Spans {
     fn default() -> Self {
-        Self { nginx: false, hash: xxh64 }
+        Self {
+            nginx: false,
+            hash: xxh64,
+        }
     }
 }
 
@@ -108,7 +111,11 @@ impl Spans {
 }
 
 fn nginx_hash(key: &[u8], attempt: u64) -> u64 {
-    let prefix = if attempt > 0 { attempt.to_string() } else { String::new() };
+    let prefix = if attempt > 0 {
+        attempt.to_string()
+    } else {
+        String::new()
+    };
     u64::from((crc32_continued(crc32(prefix.as_bytes()), key) >> 16) & 0x7fff)
 }
 
@@ -124,7 +131,10 @@ impl sealed::Structure for Spans {
     }
 
     fn build(&self, members: &[Member], _previous: Option<&SpanMap>) -> SpanMap {
-        let mut order: Vec<_> = (0_u32..).zip(members).filter(|(_, m)| m.weight > 0).collect();
+        let mut order: Vec<_> = (0_u32..)
+            .zip(members)
+            .filter(|(_, m)| m.weight > 0)
+            .collect();
         if !self.nginx {
             order.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         }
@@ -164,7 +174,11 @@ impl sealed::Structure for Spans {
             return None;
         }
         let (before, after) = map.owners.split_at(last);
-        after.iter().chain(before).map(|&owner| owner as usize).find(|&owner| offer(owner))
+        after
+            .iter()
+            .chain(before)
+            .map(|&owner| owner as usize)
+            .find(|&owner| offer(owner))
     }
 
     fn shares(&self, map: &SpanMap) -> Vec<f64> {
@@ -183,7 +197,9 @@ impl sealed::Structure for Spans {
             return 0.0;
         }
         let mut spans = vec![None; other.members];
-        other.spans().for_each(|(owner, start, end)| spans[owner] = Some((start, end)));
+        other
+            .spans()
+            .for_each(|(owner, start, end)| spans[owner] = Some((start, end)));
         let same = |(owner, start, end): (usize, u64, u64)| {
             let twin = twin.get(owner).copied().flatten();
             let span = twin.and_then(|twin| spans.get(twin).copied().flatten());
@@ -229,13 +245,21 @@ mod tests {
     #[test]
     fn pairs_are_counted_as_by_hand() {
         for common in 1..8 {
-            for (a, b) in [((0, 5), (3, 9)), ((2, 16), (1, 4)), ((7, 8), (0, 30)), ((3, 3), (0, 9))]
-            {
+            for (a, b) in [
+                ((0, 5), (3, 9)),
+                ((2, 16), (1, 4)),
+                ((7, 8), (0, 30)),
+                ((3, 3), (0, 9)),
+            ] {
                 let by_hand = (a.0..a.1)
                     .flat_map(|x| (b.0..b.1).map(move |y| x % common == y % common))
                     .filter(|&agree| agree)
                     .count();
-                assert_eq!(pairs(a, b, common), by_hand as f64, "{a:?} {b:?} mod {common}");
+                assert_eq!(
+                    pairs(a, b, common),
+                    by_hand as f64,
+                    "{a:?} {b:?} mod {common}"
+                );
             }
         }
     }

@@ -63,7 +63,11 @@ impl<A, S: Structure> Keyed<A, S> {
         };
         let members: Box<[Member]> = (0..).zip(set).map(member).collect();
         let map = self.structure.build(&members, None);
-        KeyMap { structure: self.structure.clone(), map, members }
+        KeyMap {
+            structure: self.structure.clone(),
+            map,
+            members,
+        }
     }
 }
 
@@ -100,7 +104,10 @@ impl<S: Structure> KeyMap<S> {
     /// Returns the share of all hashes that one endpoint owns.
     #[must_use]
     pub fn share(&self, name: &str) -> Option<f64> {
-        self.shares().into_iter().find(|(other, _)| *other == name).map(|(_, share)| share)
+        self.shares()
+            .into_iter()
+            .find(|(other, _)| *other == name)
+            .map(|(_, share)| share)
     }
 
     /// Returns the share of all keys that would move if this set became the other one, under

@@ -81,7 +81,12 @@ impl<A, S: Structure + Default> Keyed<A, S> {
     #[must_use]
     pub fn on(affinity: A) -> Self {
         let (affinity, structure) = (Arc::new(affinity), S::default());
-        Self { affinity, structure, fallback: Fallback::Rotate, bound: None }
+        Self {
+            affinity,
+            structure,
+            fallback: Fallback::Rotate,
+            bound: None,
+        }
     }
 }
 
@@ -117,7 +122,13 @@ impl<A: Send + Sync + 'static, S: Structure> Policy for Keyed<A, S> {
     type Picker = KeyedPicker<A, S>;
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
-        KeyedPicker::new(&self.affinity, &self.structure, self.fallback, members, previous)
+        KeyedPicker::new(
+            &self.affinity,
+            &self.structure,
+            self.fallback,
+            members,
+            previous,
+        )
     }
 
     fn needs(&self) -> Needs {

@@ -70,7 +70,11 @@ impl<A> Maglev<A> {
 
 /// Returns the least prime that is not below a size.
 fn prime(mut size: u32) -> u32 {
-    let is_prime = |n: u32| (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
+    let is_prime = |n: u32| {
+        (2..)
+            .take_while(|d| d * d <= n)
+            .all(|d| !n.is_multiple_of(d))
+    };
     while !is_prime(size) {
         size += 1;
     }
@@ -115,7 +119,10 @@ const FREE: u32 = u32::MAX;
 
 /// Fills the table in rounds: the heaviest endpoints claim a slot in each, others in part of them.
 fn fill(slots: &mut [u32], fillers: &mut [Filler]) {
-    let heaviest = fillers.iter().map(|filler| filler.weight).fold(0.0, f64::max);
+    let heaviest = fillers
+        .iter()
+        .map(|filler| filler.weight)
+        .fold(0.0, f64::max);
     let mut free = slots.len();
     for round in 1_u32.. {
         for filler in fillers.iter_mut() {
@@ -136,18 +143,33 @@ impl sealed::Structure for Slots {
     type Map = SlotMap;
 
     fn build(&self, members: &[Member], _previous: Option<&SlotMap>) -> SlotMap {
-        let owners = (0_u32..).zip(members).filter(|(_, member)| member.weight > 0);
+        let owners = (0_u32..)
+            .zip(members)
+            .filter(|(_, member)| member.weight > 0);
         let mut owners: Vec<_> = owners.collect();
         owners.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        let total: f64 = owners.iter().map(|(_, member)| f64::from(member.weight)).sum();
+        let total: f64 = owners
+            .iter()
+            .map(|(_, member)| f64::from(member.weight))
+            .sum();
         let size = u64::from(self.size);
         let filler = |&(index, member): &(u32, &Member)| Filler::new(index, member, total, size);
         let mut fillers: Vec<_> = owners.iter().map(filler).collect();
-        let mut slots = vec![FREE; if fillers.is_empty() { 0 } else { self.size as usize }];
+        let mut slots = vec![
+            FREE;
+            if fillers.is_empty() {
+                0
+            } else {
+                self.size as usize
+            }
+        ];
         if !fillers.is_empty() {
             fill(&mut slots, &mut fillers);
         }
-        SlotMap { slots: slots.into(), members: members.len() }
+        SlotMap {
+            slots: slots.into(),
+            members: members.len(),
+        }
     }
 
     fn slow_from(&self) -> u64 {
@@ -163,8 +185,14 @@ impl sealed::Structure for Slots {
         let (hash, size) = (xxh64(key), map.slots.len() as u64);
         let slot = |attempt: u64| {
             // Envoy's retries: `hash ^ (~0 - attempt + 1)`.
-            let hash = if attempt == 0 { hash } else { hash ^ attempt.wrapping_neg() };
-            map.slots.get(hash.checked_rem(size)? as usize).map(|&owner| owner as usize)
+            let hash = if attempt == 0 {
+                hash
+            } else {
+                hash ^ attempt.wrapping_neg()
+            };
+            map.slots
+                .get(hash.checked_rem(size)? as usize)
+                .map(|&owner| owner as usize)
         };
         let mut seen = Seen::default();
         let mut offer = |owner: usize| seen.is_new(owner, map.members) && accept(owner);
@@ -179,8 +207,12 @@ impl sealed::Structure for Slots {
 
     fn shares(&self, map: &SlotMap) -> Vec<f64> {
         let mut shares = vec![0.0; map.members];
-        map.slots.iter().for_each(|&owner| shares[owner as usize] += 1.0);
-        shares.iter_mut().for_each(|share| *share /= map.slots.len().max(1) as f64);
+        map.slots
+            .iter()
+            .for_each(|&owner| shares[owner as usize] += 1.0);
+        shares
+            .iter_mut()
+            .for_each(|share| *share /= map.slots.len().max(1) as f64);
         shares
     }
 

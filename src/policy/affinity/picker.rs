@@ -13,7 +13,10 @@ use crate::policy::{
 
 /// Picks by key, from a map of the members that health does not change.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<Keyed<A, S> as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<Keyed<A, S> as Policy>::Picker`"
+)]
 pub struct KeyedPicker<A, S: Structure> {
     affinity: Arc<A>,
     structure: S,
@@ -39,11 +42,20 @@ impl<A, S: Structure> KeyedPicker<A, S> {
             _ => {
                 let former = previous.map(|former| &*former.map);
                 let map = structure.build(members.as_slice(), former);
-                (Arc::new(map), members.iter().map(|m| (m.id, m.weight)).collect())
+                (
+                    Arc::new(map),
+                    members.iter().map(|m| (m.id, m.weight)).collect(),
+                )
             }
         };
         let (affinity, structure) = (Arc::clone(affinity), structure.clone());
-        Self { affinity, structure, fallback, map, members }
+        Self {
+            affinity,
+            structure,
+            fallback,
+            map,
+            members,
+        }
     }
 
     /// Returns whether the map was made from these members.
@@ -56,7 +68,9 @@ impl<A, S: Structure> KeyedPicker<A, S> {
     where
         A: Affinity<Req>,
     {
-        self.affinity.key(request).filter(|key| self.structure.is_key(key.as_bytes()))
+        self.affinity
+            .key(request)
+            .filter(|key| self.structure.is_key(key.as_bytes()))
     }
 
     /// Offers the members in the order of a key, each once, until one is accepted.
@@ -128,14 +142,18 @@ impl Rest<'_> {
 
 impl<Req: ?Sized, A: Affinity<Req>, S: Structure> Picker<Req> for KeyedPicker<A, S> {
     fn pick(&self, request: &Req, cx: &PickContext<'_>) -> PickResult {
-        let Some(key) = self.key(request) else { return self.without_key(cx) };
-        self.find(&key, |index| cx.accepts(index) && keeps_now(&key, cx, index))
-            // No member that accepts keeps the key: the first that accepts.
-            .or_else(|| self.find(&key, |index| cx.accepts(index)))
-            // No member accepts: an eligible one, for which the balancer reads candidates; `Any`
-            // would draw a ticket.
-            .or_else(|| self.find(&key, |index| cx.is_eligible(index)))
-            .map_or(PickResult::Any, PickResult::Member)
+        let Some(key) = self.key(request) else {
+            return self.without_key(cx);
+        };
+        self.find(&key, |index| {
+            cx.accepts(index) && keeps_now(&key, cx, index)
+        })
+        // No member that accepts keeps the key: the first that accepts.
+        .or_else(|| self.find(&key, |index| cx.accepts(index)))
+        // No member accepts: an eligible one, for which the balancer reads candidates; `Any`
+        // would draw a ticket.
+        .or_else(|| self.find(&key, |index| cx.is_eligible(index)))
+        .map_or(PickResult::Any, PickResult::Member)
     }
 
     /// Pushes the walk of the key and binds the request to it; without a key, those of the fallback.
@@ -209,7 +227,10 @@ mod tests {
         for key in 0..20 {
             let walk = picker.walk(Key::from(key).as_bytes());
             for most in [1, 2, 7, 16] {
-                assert_eq!(candidates(&picker, Some(key), &[], most), (walk.clone(), true));
+                assert_eq!(
+                    candidates(&picker, Some(key), &[], most),
+                    (walk.clone(), true)
+                );
             }
         }
     }

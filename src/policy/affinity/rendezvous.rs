@@ -81,7 +81,9 @@ fn minus_ln(random: u64) -> f64 {
     // ln m = 2 artanh((m - 1) / (m + 1)), with a series of 16 terms for m < 2.
     let t = (mantissa - 1.0) / (mantissa + 1.0);
     let square = t * t;
-    let series = (0..16).rev().fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
+    let series = (0..16)
+        .rev()
+        .fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
     let exponent = f64::from(zeros) + 1.0;
     exponent * std::f64::consts::LN_2 - 2.0 * t * series
 }
@@ -90,14 +92,20 @@ impl sealed::Structure for Scores {
     type Map = ScoreMap;
 
     fn build(&self, members: &[Member], _previous: Option<&ScoreMap>) -> ScoreMap {
-        let mut order: Vec<_> = (0_u32..).zip(members).filter(|(_, m)| m.weight > 0).collect();
+        let mut order: Vec<_> = (0_u32..)
+            .zip(members)
+            .filter(|(_, m)| m.weight > 0)
+            .collect();
         order.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         let entry = |(index, member): (u32, &Member)| Entry {
             index,
             weight: member.weight,
             seed: splitmix64((self.hash)(member.name.as_bytes())),
         };
-        ScoreMap { entries: order.into_iter().map(entry).collect(), members: members.len() }
+        ScoreMap {
+            entries: order.into_iter().map(entry).collect(),
+            members: members.len(),
+        }
     }
 
     fn find(
@@ -107,7 +115,10 @@ impl sealed::Structure for Scores {
         mut accept: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
         let hash = (self.hash)(key);
-        let scores = map.entries.iter().map(|entry| (entry.score(hash), entry.index as usize));
+        let scores = map
+            .entries
+            .iter()
+            .map(|entry| (entry.score(hash), entry.index as usize));
         // Ties go to the first by name: `min_by` returns it, and the sort is stable.
         let (_, first) = scores.clone().min_by(|a, b| a.0.total_cmp(&b.0))?;
         if accept(first) {
@@ -115,11 +126,19 @@ impl sealed::Structure for Scores {
         }
         let mut scores: Vec<_> = scores.collect();
         scores.sort_by(|a, b| a.0.total_cmp(&b.0));
-        scores.into_iter().skip(1).map(|(_, index)| index).find(|&index| accept(index))
+        scores
+            .into_iter()
+            .skip(1)
+            .map(|(_, index)| index)
+            .find(|&index| accept(index))
     }
 
     fn shares(&self, map: &ScoreMap) -> Vec<f64> {
-        let total: f64 = map.entries.iter().map(|entry| f64::from(entry.weight)).sum();
+        let total: f64 = map
+            .entries
+            .iter()
+            .map(|entry| f64::from(entry.weight))
+            .sum();
         let mut shares = vec![0.0; map.members];
         for entry in &map.entries {
             shares[entry.index as usize] = f64::from(entry.weight) / total;
@@ -136,7 +155,9 @@ impl sealed::Structure for Scores {
         }
         let pairs = map.entries.iter().map(|entry| {
             let twin = twin.get(entry.index as usize).copied().flatten();
-            let there = twin.and_then(|twin| weights.get_mut(twin)).map_or(0.0, std::mem::take);
+            let there = twin
+                .and_then(|twin| weights.get_mut(twin))
+                .map_or(0.0, std::mem::take);
             (f64::from(entry.weight), there)
         });
         let pairs: Vec<_> = pairs.collect();
@@ -145,7 +166,11 @@ impl sealed::Structure for Scores {
             let others: f64 = pairs.iter().map(|&(a, b)| (a / here).max(b / there)).sum();
             1.0 / (others + only_there / there)
         };
-        pairs.iter().filter(|(_, there)| *there > 0.0).map(stays).sum()
+        pairs
+            .iter()
+            .filter(|(_, there)| *there > 0.0)
+            .map(stays)
+            .sum()
     }
 }
 
@@ -158,7 +183,10 @@ mod tests {
         for i in 0..10_000 {
             let random = splitmix64(i);
             let want = -(((random >> 11) | 1) as f64 / (1_u64 << 53) as f64).ln();
-            assert!((minus_ln(random) - want).abs() <= 1e-14 * want.max(1.0), "{random}");
+            assert!(
+                (minus_ln(random) - want).abs() <= 1e-14 * want.max(1.0),
+                "{random}"
+            );
         }
         assert!(minus_ln(0).is_finite() && minus_ln(u64::MAX) > 0.0);
     }

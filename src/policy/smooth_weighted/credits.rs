@@ -21,9 +21,16 @@ pub(super) const FINE: i128 = 1 << 32;
 impl Entry {
     /// Returns endpoints by index, id and weight, without credit.
     pub(super) fn of(shares: impl Iterator<Item = (u32, u64, u64)>) -> Vec<Self> {
-        let entry = |(index, id, weight)| Self { id, index, weight, credit: 0 };
+        let entry = |(index, id, weight)| Self {
+            id,
+            index,
+            weight,
+            credit: 0,
+        };
         let mut entries: Vec<_> = shares.map(entry).collect();
-        let common = entries.iter().fold(0, |common, entry| gcd(common, entry.weight));
+        let common = entries
+            .iter()
+            .fold(0, |common, entry| gcd(common, entry.weight));
         if common > 1 {
             entries.iter_mut().for_each(|entry| entry.weight /= common);
         }
@@ -51,7 +58,11 @@ pub(super) struct Credits {
 impl Credits {
     /// Starts without credit.
     pub(super) fn none(entries: Vec<Entry>) -> Self {
-        Self { total: total(&entries), entries, debt: 0.0 }
+        Self {
+            total: total(&entries),
+            entries,
+            debt: 0.0,
+        }
     }
 
     /// Returns the credits of other entries: those that are here by id, in units of picks.
@@ -61,31 +72,55 @@ impl Credits {
     /// would cost them the pick that a heavy endpoint got before another replaced it.
     pub(super) fn carry(&self, mut entries: Vec<Entry>) -> Self {
         let total = total(&entries);
-        let Matched { left, is_new, new_weight } = self.copy_to(&mut entries);
+        let Matched {
+            left,
+            is_new,
+            new_weight,
+        } = self.copy_to(&mut entries);
         let unchanged = left == 0 && total == self.total && (new_weight == 0.0 || self.debt == 0.0);
         if unchanged {
-            return Self { entries, total, debt: self.debt };
+            return Self {
+                entries,
+                total,
+                debt: self.debt,
+            };
         }
         // From here on in picks.
         let unit = total as f64 * FINE as f64;
         let left = left as f64 / (self.total as f64 * FINE as f64) + self.debt;
         let negative = left.clamp(-1.0, 0.0);
-        let (for_new, debt) = if new_weight > 0.0 { (negative, 0.0) } else { (0.0, negative) };
+        let (for_new, debt) = if new_weight > 0.0 {
+            (negative, 0.0)
+        } else {
+            (0.0, negative)
+        };
         let scale = total as f64 / self.total as f64;
         let spread = (left - negative) * FINE as f64;
         for (entry, is_new) in entries.iter_mut().zip(is_new) {
             let weight = entry.weight as f64;
-            let taken = if is_new { for_new * weight / new_weight * unit } else { 0.0 };
+            let taken = if is_new {
+                for_new * weight / new_weight * unit
+            } else {
+                0.0
+            };
             entry.credit = whole(float(entry.credit) * scale + spread * weight + taken);
         }
         set_sum(&mut entries, -whole(debt * unit));
-        Self { entries, total, debt }
+        Self {
+            entries,
+            total,
+            debt,
+        }
     }
 
     /// Copies the credits of these entries to other entries of the same ids. Both are in rising
     /// order of ids.
     fn copy_to(&self, entries: &mut [Entry]) -> Matched {
-        let mut matched = Matched { left: 0, is_new: vec![false; entries.len()], new_weight: 0.0 };
+        let mut matched = Matched {
+            left: 0,
+            is_new: vec![false; entries.len()],
+            new_weight: 0.0,
+        };
         let mut former = self.entries.iter().peekable();
         for (entry, is_new) in entries.iter_mut().zip(&mut matched.is_new) {
             while let Some(other) = former.next_if(|other| other.id < entry.id) {
@@ -129,7 +164,11 @@ fn float(number: i128) -> f64 {
 /// Converts back, dropping the fraction: a 2^32nd part of a pick over the total.
 fn whole(number: f64) -> i128 {
     const SAFE: f64 = (1_u64 << 62) as f64;
-    if number.abs() < SAFE { i128::from(number as i64) } else { number as i128 }
+    if number.abs() < SAFE {
+        i128::from(number as i64)
+    } else {
+        number as i128
+    }
 }
 
 /// Gives the endpoints of a fresh balancer credits at even distances, in random order.
@@ -164,15 +203,26 @@ mod tests {
     use super::*;
 
     fn entry(id: u64, weight: u64, credit: i128) -> Entry {
-        Entry { id, index: 0, weight, credit: credit * FINE }
+        Entry {
+            id,
+            index: 0,
+            weight,
+            credit: credit * FINE,
+        }
     }
 
     fn carried(former: &[Entry], entries: Vec<Entry>) -> (Vec<f64>, f64) {
-        let former = Credits { debt: 0.0, ..Credits::none(former.to_vec()) };
+        let former = Credits {
+            debt: 0.0,
+            ..Credits::none(former.to_vec())
+        };
         let carried = former.carry(entries);
         let unit = carried.total as f64 * FINE as f64;
-        let picks: Vec<_> =
-            carried.entries.iter().map(|entry| entry.credit as f64 / unit).collect();
+        let picks: Vec<_> = carried
+            .entries
+            .iter()
+            .map(|entry| entry.credit as f64 / unit)
+            .collect();
         let sum: f64 = picks.iter().sum();
         assert!((sum + carried.debt).abs() < 1e-9, "{picks:?}");
         (picks, carried.debt)
@@ -203,7 +253,11 @@ mod tests {
             let half = total(&entries) * FINE / 2;
             assert!(entries.iter().all(|entry| entry.credit.abs() <= half));
             entries.sort_by_key(|entry| entry.credit);
-            assert!(entries.windows(2).all(|pair| pair[0].credit < pair[1].credit));
+            assert!(
+                entries
+                    .windows(2)
+                    .all(|pair| pair[0].credit < pair[1].credit)
+            );
         }
     }
 
@@ -212,7 +266,12 @@ mod tests {
         let former = [entry(1, 1, -2), entry(2, 1, 2), entry(3, 2, 0)];
         let (picks, _) = carried(&former, vec![entry(1, 1, 0), entry(3, 3, 0)]);
         assert!((picks[0] - (-0.5 + 0.125)).abs() < 1e-9, "{picks:?}");
-        let all = vec![entry(1, 1, 0), entry(2, 1, 0), entry(3, 2, 0), entry(4, 9, 0)];
+        let all = vec![
+            entry(1, 1, 0),
+            entry(2, 1, 0),
+            entry(3, 2, 0),
+            entry(4, 9, 0),
+        ];
         assert_eq!(carried(&former, all).0[3], 0.0);
     }
 }

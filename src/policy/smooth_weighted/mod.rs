@@ -74,7 +74,10 @@ pub struct SmoothWeighted;
 
 /// Picks from a sequence that all picks share.
 #[derive(Debug)]
-#[allow(unnameable_types, reason = "users name it as `<SmoothWeighted as Policy>::Picker`")]
+#[allow(
+    unnameable_types,
+    reason = "users name it as `<SmoothWeighted as Policy>::Picker`"
+)]
 pub struct SmoothPicker {
     tape: Arc<Tape>,
 }
@@ -108,12 +111,16 @@ impl SmoothPicker {
         shares: impl Iterator<Item = (u32, u64, u64)>,
         previous: Option<&Self>,
     ) -> Self {
-        let former = previous.map(|picker| &picker.tape).filter(|tape| !tape.is_empty());
+        let former = previous
+            .map(|picker| &picker.tape)
+            .filter(|tape| !tape.is_empty());
         if let Some(tape) = former
             && members.eligible().is_empty()
         {
             // With no endpoint eligible, the credits are kept.
-            return Self { tape: Arc::clone(tape) };
+            return Self {
+                tape: Arc::clone(tape),
+            };
         }
         let start = match (former, members.random_start()) {
             (Some(tape), _) => {
@@ -129,12 +136,16 @@ impl SmoothPicker {
             // This tape has no picks, so it releases the former one now.
             tape.start();
         }
-        Self { tape: Arc::new(tape) }
+        Self {
+            tape: Arc::new(tape),
+        }
     }
 
     /// Returns the same picker: picks from one are picks from the other.
     pub(super) fn share(&self) -> Self {
-        Self { tape: Arc::clone(&self.tape) }
+        Self {
+            tape: Arc::clone(&self.tape),
+        }
     }
 
     /// Returns the next pick of the sequence.

@@ -29,15 +29,27 @@ impl Queues {
         });
         let line = |&(place, entry): &(u32, &Entry)| {
             let pace = i128::from(entry.weight) * FINE;
-            Line { key: entry.credit, pace, place }
+            Line {
+                key: entry.credit,
+                pace,
+                place,
+            }
         };
         let queues: Vec<VecDeque<Line>> = order
             .chunk_by(|(_, a), (_, b)| a.weight == b.weight)
             .map(|class| class.iter().map(line).collect())
             .collect();
-        let heads = queues.iter().filter_map(|queue| queue.front().copied()).collect();
+        let heads = queues
+            .iter()
+            .filter_map(|queue| queue.front().copied())
+            .collect();
         let unit = total(entries) * FINE;
-        Self { queues, heads: Tournament::new(heads), unit, picks: 0 }
+        Self {
+            queues,
+            heads: Tournament::new(heads),
+            unit,
+            picks: 0,
+        }
     }
 
     /// Makes one pick; returns its place among the entries. Cost: with d different weights
@@ -47,7 +59,13 @@ impl Queues {
         let class = self.heads.winner(self.picks)?;
         let queue = self.queues.get_mut(class)?;
         let picked = queue.pop_front()?;
-        requeue(queue, Line { key: picked.key - self.unit, ..picked });
+        requeue(
+            queue,
+            Line {
+                key: picked.key - self.unit,
+                ..picked
+            },
+        );
         let head = queue.front().copied()?;
         self.heads.replace(class, head, self.picks);
         Some(picked.place)
@@ -58,7 +76,11 @@ impl Queues {
 fn requeue(queue: &mut VecDeque<Line>, line: Line) {
     let goes_before =
         |other: &Line| line.key > other.key || (line.key == other.key && line.place < other.place);
-    let behind = queue.iter().rev().take_while(|other| goes_before(other)).count();
+    let behind = queue
+        .iter()
+        .rev()
+        .take_while(|other| goes_before(other))
+        .count();
     match behind {
         0 => queue.push_back(line),
         _ => queue.insert(queue.len() - behind, line),

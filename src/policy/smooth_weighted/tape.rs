@@ -93,7 +93,11 @@ impl Tape {
     /// Returns the next pick: the index of a member; none if the tape is used up.
     pub(super) fn next(&self) -> Option<u32> {
         let position = self.cursor.fetch_add(1, Ordering::Relaxed);
-        let position = if position < self.length { position } else { self.wrap(position)? };
+        let position = if position < self.length {
+            position
+        } else {
+            self.wrap(position)?
+        };
         self.at(position)
     }
 
@@ -122,9 +126,13 @@ impl Tape {
         let mut maker = lock(&self.maker);
         while maker.made < blocks {
             let left = self.length as usize - maker.made * BLOCK;
-            let queues = maker.queues.get_or_insert_with(|| Queues::new(&self.start().entries));
+            let queues = maker
+                .queues
+                .get_or_insert_with(|| Queues::new(&self.start().entries));
             let picks = std::iter::from_fn(|| queues.next()).take(left.min(BLOCK));
-            let block = picks.map(|place| self.entries[place as usize].index).collect();
+            let block = picks
+                .map(|place| self.entries[place as usize].index)
+                .collect();
             let _ = self.blocks[maker.made].set(block);
             maker.made += 1;
         }
@@ -141,7 +149,10 @@ impl Tape {
         let fair = |entry: &Entry, count: u64| {
             i128::from(count) * self.total == i128::from(entry.weight) * i128::from(self.length)
         };
-        self.entries.iter().zip(counts).all(|(entry, count)| fair(entry, count))
+        self.entries
+            .iter()
+            .zip(counts)
+            .all(|(entry, count)| fair(entry, count))
     }
 
     /// Returns how often each entry is picked up to a position.
@@ -152,7 +163,10 @@ impl Tape {
         for &index in made.flat_map(|block| block.iter()).take(position as usize) {
             by_index[index as usize] += 1;
         }
-        self.entries.iter().map(|entry| by_index[entry.index as usize]).collect()
+        self.entries
+            .iter()
+            .map(|entry| by_index[entry.index as usize])
+            .collect()
     }
 
     /// Returns the credits after the picks so far.

@@ -60,7 +60,10 @@ impl Line {
 impl Tournament {
     pub(super) fn new(lines: Vec<Line>) -> Self {
         let n = lines.len();
-        let leaf = |i| Match { winner: i as u32, valid_until: FOREVER };
+        let leaf = |i| Match {
+            winner: i as u32,
+            valid_until: FOREVER,
+        };
         let matches = (0..2 * n).map(|m| leaf(m.saturating_sub(n))).collect();
         let mut tournament = Self { lines, matches };
         (1..n).rev().for_each(|m| tournament.play(m, 0));
@@ -95,14 +98,20 @@ impl Tournament {
     /// Computes the result of a match from those below it.
     fn play(&mut self, m: usize, pick: u32) {
         let (left, right) = (self.matches[2 * m], self.matches[2 * m + 1]);
-        let (a, b) = (self.lines[left.winner as usize], self.lines[right.winner as usize]);
+        let (a, b) = (
+            self.lines[left.winner as usize],
+            self.lines[right.winner as usize],
+        );
         let (winner, overtaken) = if a.beats(b, pick) {
             (left.winner, b.overtakes(a))
         } else {
             (right.winner, a.overtakes(b))
         };
         let valid_until = overtaken.min(left.valid_until).min(right.valid_until);
-        self.matches[m] = Match { winner, valid_until };
+        self.matches[m] = Match {
+            winner,
+            valid_until,
+        };
     }
 }
 

@@ -19,10 +19,15 @@ use crate::{
 async fn calls_go_round() {
     let names = ["a", "b", "c"];
     let sites = Sites::new(&names);
-    let mut balance =
-        Builder::new().starting_at(0).balance(sites.list(&names), RoundRobin::new()).unwrap();
+    let mut balance = Builder::new()
+        .starting_at(0)
+        .balance(sites.list(&names), RoundRobin::new())
+        .unwrap();
     for name in names.iter().cycle().take(7) {
-        assert_eq!(balance.ready().await.unwrap().call(()).await.unwrap(), Answer::From(name));
+        assert_eq!(
+            balance.ready().await.unwrap().call(()).await.unwrap(),
+            Answer::From(name)
+        );
     }
     let stats = balance.stats();
     assert_eq!(stats.endpoint("a").unwrap().picks, 3);
@@ -44,6 +49,8 @@ fn a_call_to_a_healthy_endpoint_allocates_nothing() {
     check(Random::new());
     check(WeightedRandom::new());
     check(BoxPolicy::<Fail>::new(SmoothWeighted::new()));
-    check(RingHash::by(|fail: &Fail| Some(Key::from(if *fail { "a" } else { "b" }))));
+    check(RingHash::by(|fail: &Fail| {
+        Some(Key::from(if *fail { "a" } else { "b" }))
+    }));
     check(Maglev::by(|_: &Fail| Some(Key::from("key"))));
 }

@@ -35,12 +35,19 @@ async fn requests_need_neither_clone_nor_sync_nor_unpin() {
         let double = service_fn(async |bare: Bare| Ok::<_, Broken>(2 * bare.number));
         let (handle, changes) = discover::channel();
         let mut balance = Builder::new().balance(changes, policy).unwrap();
-        let bare = || Bare { number: 21, _unsync: Cell::new(()), _unpin: PhantomPinned };
+        let bare = || Bare {
+            number: 21,
+            _unsync: Cell::new(()),
+            _unpin: PhantomPinned,
+        };
         let waiting = tokio::spawn(balance.ready().await.unwrap().call(bare()));
         settle().await;
         handle.insert("a", Endpoint::new(Direct(double)));
         assert_eq!(waiting.await.unwrap().unwrap(), 42);
-        assert_eq!(balance.ready().await.unwrap().call(bare()).await.unwrap(), 42);
+        assert_eq!(
+            balance.ready().await.unwrap().call(bare()).await.unwrap(),
+            42
+        );
     }
     case(counterpoise::policy::RoundRobin::new()).await;
     case(counterpoise::policy::ModuloRoundRobin::new()).await;
@@ -100,7 +107,13 @@ async fn works_under_the_layers_of_tower_and_in_a_box() {
         assert_eq!(error.kind(), ErrorKind::Call);
         b.act(Act::Hang);
         assert!(call(&mut boxed).await.unwrap_err().is::<Elapsed>());
-        assert!(layer.stats().endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+        assert!(
+            layer
+                .stats()
+                .endpoints
+                .iter()
+                .all(|endpoint| endpoint.in_flight == 0)
+        );
     }
     for_each_policy!(case);
 }
@@ -117,8 +130,14 @@ async fn a_layer_hands_its_client_to_the_target() {
             tower::util::MapRequest::new(client.clone(), Box::new(move |n| n + shard))
         }
     }
-    let list = discover::list([("a", Endpoint::new(Shard(10))), ("b", Endpoint::new(Shard(20)))]);
-    let layer = Builder::new().starting_at(0).layer(list, RoundRobin::new()).unwrap();
+    let list = discover::list([
+        ("a", Endpoint::new(Shard(10))),
+        ("b", Endpoint::new(Shard(20))),
+    ]);
+    let layer = Builder::new()
+        .starting_at(0)
+        .layer(list, RoundRobin::new())
+        .unwrap();
     let client = service_fn(async |n: u32| Ok::<_, Broken>(n));
     let mut balance = layer.layer(client);
     for want in [11, 21, 11] {

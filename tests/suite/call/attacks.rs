@@ -53,12 +53,18 @@ impl Policy for Leash {
 impl Picker<()> for Leash {
     fn pick(&self, _request: &(), _cx: &PickContext<'_>) -> PickResult {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        assert!(asked < MOST, "the policy was asked {MOST} times: a call turns in circles");
+        assert!(
+            asked < MOST,
+            "the policy was asked {MOST} times: a call turns in circles"
+        );
         PickResult::Any
     }
 }
 
-pub(crate) type Probes<P> = (Handle<&'static str, Direct<Probe>>, Balance<Direct<Probe>, P>);
+pub(crate) type Probes<P> = (
+    Handle<&'static str, Direct<Probe>>,
+    Balance<Direct<Probe>, P>,
+);
 
 /// Balances over these, starting at the first.
 pub(crate) async fn over<P: Policy>(
@@ -70,7 +76,11 @@ pub(crate) async fn over<P: Policy>(
     for (key, probe) in probes {
         handle.insert(*key, probe.endpoint());
     }
-    let balance = builder.starting_at(0).seed(0).balance(changes, policy).unwrap();
+    let balance = builder
+        .starting_at(0)
+        .seed(0)
+        .balance(changes, policy)
+        .unwrap();
     settle().await;
     (handle, balance)
 }
@@ -95,7 +105,10 @@ pub(crate) async fn attend<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> 
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
-    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Open));
+    let (old, new) = (
+        Probe::gated("old", Gate::Shut),
+        Probe::gated("new", Gate::Open),
+    );
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
@@ -106,28 +119,44 @@ async fn a_waiting_call_takes_the_service_that_replaces_a_stuck_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_does_not_go_to_a_service_that_was_replaced() {
-    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Shut));
+    let (old, new) = (
+        Probe::gated("old", Gate::Shut),
+        Probe::gated("new", Gate::Shut),
+    );
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
     handle.insert("x", new.endpoint());
     assert!(attend(&mut call).await.is_none());
     old.turn(Gate::Open);
-    assert!(attend(&mut call).await.is_none(), "the former service gets no further call");
+    assert!(
+        attend(&mut call).await.is_none(),
+        "the former service gets no further call"
+    );
     new.turn(Gate::Open);
-    assert_eq!(attend(&mut call).await.unwrap().unwrap(), Answer::From("new"));
+    assert_eq!(
+        attend(&mut call).await.unwrap().unwrap(),
+        Answer::From("new")
+    );
     assert_eq!(old.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_call_lets_go_of_a_service_that_was_replaced() {
-    let (old, new) = (Probe::gated("old", Gate::Shut), Probe::gated("new", Gate::Shut));
+    let (old, new) = (
+        Probe::gated("old", Gate::Shut),
+        Probe::gated("new", Gate::Shut),
+    );
     let (handle, mut balance) = over(&[("x", &old)], Builder::new(), RoundRobin::new()).await;
     let mut call = task::spawn(balance.call(()));
     assert!(attend(&mut call).await.is_none());
     handle.insert("x", new.endpoint());
     assert!(attend(&mut call).await.is_none());
-    assert_eq!(old.instances(), 1, "a waiting call keeps the former service alive");
+    assert_eq!(
+        old.instances(),
+        1,
+        "a waiting call keeps the former service alive"
+    );
 }
 
 // ===== endpoints that are drained and filled again =====
@@ -178,10 +207,16 @@ async fn a_call_that_waited_for_readiness_may_still_wait_for_endpoints() {
     advance(10 * SECOND).await;
     handle.remove(&"a");
     if let Some(result) = attend(&mut waiting).await {
-        panic!("it has not waited for endpoints yet: {}", result.unwrap_err());
+        panic!(
+            "it has not waited for endpoints yet: {}",
+            result.unwrap_err()
+        );
     }
     handle.insert("b", b.endpoint());
-    assert_eq!(attend(&mut waiting).await.unwrap().unwrap(), Answer::From("b"));
+    assert_eq!(
+        attend(&mut waiting).await.unwrap().unwrap(),
+        Answer::From("b")
+    );
 }
 
 // ===== wakers, places and order =====
@@ -202,7 +237,10 @@ async fn a_future_that_moves_between_tasks_wakes_the_last_one() {
         wakers.push(current);
     }
     a.turn(Gate::Open);
-    assert!(wakers[2].is_woken(), "the last task is woken by the endpoint");
+    assert!(
+        wakers[2].is_woken(),
+        "the last task is woken by the endpoint"
+    );
     let answer = wakers[2].enter(|cx, _| future.as_mut().poll(cx));
     assert!(matches!(answer, Poll::Ready(Ok(Answer::From("a")))));
 }
@@ -237,7 +275,9 @@ async fn the_number_of_waiting_calls_is_exact_in_any_order_of_ends() {
     let mut waiting = std::collections::VecDeque::new();
     let mut random = 1_u64;
     for _ in 0..500 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         match random >> 62 {
             0 => drop(waiting.pop_front()),
             1 => drop(waiting.pop_back()),
@@ -253,7 +293,10 @@ async fn the_number_of_waiting_calls_is_exact_in_any_order_of_ends() {
             }
         }
         let stats = balance.stats();
-        assert_eq!((stats.waiting, stats.endpoints[0].in_flight), (waiting.len(), 0));
+        assert_eq!(
+            (stats.waiting, stats.endpoints[0].in_flight),
+            (waiting.len(), 0)
+        );
     }
     a.turn(Gate::Open);
     for call in waiting {
@@ -268,7 +311,9 @@ async fn no_wakeup_is_lost_between_publication_and_poll() {
     // The set is empty and full in turn, as fast as it goes, while calls wait for it.
     let a = Probe::gated("a", Gate::Open);
     let (handle, changes) = discover::channel();
-    let builder = Builder::new().wait_when_empty(true).wait_for_endpoints(Duration::from_secs(600));
+    let builder = Builder::new()
+        .wait_when_empty(true)
+        .wait_for_endpoints(Duration::from_secs(600));
     let balance = builder.balance(changes, RoundRobin::new()).unwrap();
     let callers: Vec<_> = (0..8)
         .map(|_| {
@@ -299,7 +344,14 @@ async fn many_calls_share_few_permits_to_the_last() {
     sites[0].act(Act::After(Duration::from_micros(10)));
     let list = sites.each_ref().map(|site| {
         let limited = ConcurrencyLimit::new(site.clone(), 1);
-        (if site.calls() == 0 { name("limited", 0) } else { "" }, limited)
+        (
+            if site.calls() == 0 {
+                name("limited", 0)
+            } else {
+                ""
+            },
+            limited,
+        )
     });
     let list = list
         .into_iter()
@@ -331,5 +383,11 @@ async fn many_calls_share_few_permits_to_the_last() {
     }
     let stats = balance.stats();
     assert_eq!(stats.waiting, 0);
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0), "{stats}");
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0),
+        "{stats}"
+    );
 }

@@ -45,7 +45,15 @@ async fn failed_once<T: Target<(), Service = Probe> + Send + Sync + 'static>(
     let stats = balance.stats();
     let node = stats.endpoint("a").unwrap();
     assert_eq!((node.in_flight, stats.waiting), (0, 0));
-    assert_eq!((node.picks, node.failures, node.consecutive_failures, node.drops), (1, 1, 1, 0));
+    assert_eq!(
+        (
+            node.picks,
+            node.failures,
+            node.consecutive_failures,
+            node.drops
+        ),
+        (1, 1, 1, 0)
+    );
     drop(balance);
     settle().await;
     assert_eq!(probe.instances(), 1);
@@ -120,7 +128,12 @@ async fn a_panic_in_the_classifier_is_a_failure_and_reaches_the_caller() {
     let builder = Builder::new().classify_fn(|_: Result<&Answer, &Broken>| panic!("classify"));
     let balance = builder.balance(list, RoundRobin::new()).unwrap();
     settle().await;
-    assert!(tokio::spawn(balance.clone().oneshot(())).await.unwrap_err().is_panic());
+    assert!(
+        tokio::spawn(balance.clone().oneshot(()))
+            .await
+            .unwrap_err()
+            .is_panic()
+    );
     let stats = balance.stats();
     let node = stats.endpoint("a").unwrap();
     assert_eq!((node.in_flight, node.picks, node.failures), (0, 1, 1));
@@ -135,13 +148,29 @@ async fn a_panic_in_a_trial_gives_its_place_back_and_ejects_again() {
     let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
     settle().await;
     sites["a"].act(Act::Panic);
-    assert!(tokio::spawn(balance.clone().oneshot(())).await.unwrap_err().is_panic());
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Ejected);
+    assert!(
+        tokio::spawn(balance.clone().oneshot(()))
+            .await
+            .unwrap_err()
+            .is_panic()
+    );
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::Ejected
+    );
     advance(Duration::from_secs(10)).await;
-    assert!(tokio::spawn(balance.clone().oneshot(())).await.unwrap_err().is_panic());
+    assert!(
+        tokio::spawn(balance.clone().oneshot(()))
+            .await
+            .unwrap_err()
+            .is_panic()
+    );
     assert_eq!(balance.stats().endpoint("a").unwrap().ejections, 2);
     sites["a"].act(Act::Ok);
     advance(Duration::from_secs(20)).await;
     assert_eq!(answers(&mut balance, 1).await, ["a"]);
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::Serving
+    );
 }

@@ -29,7 +29,11 @@ async fn calls_go_to_the_preferred_endpoint_while_they_can() {
         let (handle, changes) = discover::channel();
         handle.set(ABC.map(|name| (name, sites[name].endpoint())));
         let health = Health::new().consecutive_failures(1);
-        let mut balance = Builder::new().seed(1).health(health).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .seed(1)
+            .health(health)
+            .balance(changes, policy)
+            .unwrap();
         settle().await;
         for _ in 0..20 {
             let attempts = Attempts::new();
@@ -58,7 +62,10 @@ async fn calls_go_to_the_preferred_endpoint_while_they_can() {
         let ejected = sites["a"].calls();
         let attempts = Attempts::new();
         attempts.prefer("a");
-        assert_eq!(attempts.scope(call(&mut balance)).await.unwrap(), Answer::From("b"));
+        assert_eq!(
+            attempts.scope(call(&mut balance)).await.unwrap(),
+            Answer::From("b")
+        );
         assert_eq!(sites["a"].calls(), ejected, "it is ejected");
     }
     each_policy!(case);
@@ -80,7 +87,9 @@ async fn a_preferred_endpoint_that_is_not_ready_does_not_hold_the_call_up() {
 async fn avoided_endpoints_are_taken_only_if_there_is_no_other() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&ABC);
-        let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
+        let health = Health::new()
+            .consecutive_failures(1)
+            .panic_mode(PanicMode::Fail);
         let builder = Builder::new().seed(1).health(health);
         let mut balance = builder.balance(sites.list(&ABC), policy).unwrap();
         settle().await;
@@ -88,8 +97,18 @@ async fn avoided_endpoints_are_taken_only_if_there_is_no_other() {
             let attempts = Attempts::new();
             attempts.avoid("a");
             attempts.avoid("b");
-            assert_eq!(attempts.scope(call(&mut balance)).await.unwrap(), Answer::From("c"));
-            assert_eq!(attempts.names().iter().map(|name| &**name).collect::<Vec<_>>(), ["c"]);
+            assert_eq!(
+                attempts.scope(call(&mut balance)).await.unwrap(),
+                Answer::From("c")
+            );
+            assert_eq!(
+                attempts
+                    .names()
+                    .iter()
+                    .map(|name| &**name)
+                    .collect::<Vec<_>>(),
+                ["c"]
+            );
         }
         let attempts = Attempts::new();
         ABC.iter().for_each(|&name| attempts.avoid(name));

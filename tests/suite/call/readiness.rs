@@ -30,13 +30,23 @@ async fn b98_every_call_is_on_the_instance_that_was_made_ready() {
         let builder = Builder::new().health(Health::off());
         let balance = over(builder, &[&a, &b], policy).await;
         for _ in 0..1_000 {
-            let stack = ServiceBuilder::new().retry(Retries::new(1)).service(balance.clone());
+            let stack = ServiceBuilder::new()
+                .retry(Retries::new(1))
+                .service(balance.clone());
             let _ = call(&mut { stack }).await;
         }
         let stats = balance.stats();
         let picks = |name| stats.endpoint(name).unwrap().picks as usize;
-        assert_eq!((a.polls(), a.calls()), (picks("0"), picks("0")), "one ready per call");
-        assert_eq!((b.polls(), b.calls()), (picks("1"), picks("1")), "one ready per call");
+        assert_eq!(
+            (a.polls(), a.calls()),
+            (picks("0"), picks("0")),
+            "one ready per call"
+        );
+        assert_eq!(
+            (b.polls(), b.calls()),
+            (picks("1"), picks("1")),
+            "one ready per call"
+        );
         // a, then b and the retry at a, again and again: each attempt takes the next turn.
         assert_eq!((a.calls(), b.calls()), (1_000, 999));
     }
@@ -51,7 +61,10 @@ async fn clones_carry_no_readiness() {
     let mut clone = ready.clone();
     assert_eq!(a.polls(), 0, "ready reserves nothing");
     assert_eq!(ready.call(()).await.unwrap(), Answer::From("p1"));
-    assert_eq!(clone.ready().await.unwrap().call(()).await.unwrap(), Answer::From("p1"));
+    assert_eq!(
+        clone.ready().await.unwrap().call(()).await.unwrap(),
+        Answer::From("p1")
+    );
     assert_eq!((a.polls(), a.calls()), (2, 2));
 }
 
@@ -74,7 +87,10 @@ async fn ready_reserves_nothing_and_never_fails() {
     for_each_policy!(case);
     let (_handle, changes) = discover::channel::<&str, Direct<Site>>();
     let mut empty = Balance::new(changes, RoundRobin::new());
-    assert!(matches!(task::spawn(empty.ready()).poll(), Poll::Ready(Ok(_))));
+    assert!(matches!(
+        task::spawn(empty.ready()).poll(),
+        Poll::Ready(Ok(_))
+    ));
 }
 
 // ===== B105, B106: readiness and health =====
@@ -88,12 +104,21 @@ async fn b105_a_readiness_error_is_a_failure_and_no_removal() {
         assert_eq!(answers(&mut balance, 10).await, ["p1"; 10]);
         let stats = balance.stats();
         let node = stats.endpoint("1").unwrap();
-        assert_eq!((node.state, node.failures, node.ejections), (EndpointState::Ejected, 1, 1));
-        assert_eq!((stats.counts.members, stats.counts.ejected, b.polls()), (2, 1, 1));
+        assert_eq!(
+            (node.state, node.failures, node.ejections),
+            (EndpointState::Ejected, 1, 1)
+        );
+        assert_eq!(
+            (stats.counts.members, stats.counts.ejected, b.polls()),
+            (2, 1, 1)
+        );
         advance(Duration::from_secs(10)).await;
         assert_eq!(answers(&mut balance, 1).await, ["p2"], "the trial");
         assert_eq!(count(&answers(&mut balance, 10).await, "p2"), 5);
-        assert_eq!(balance.stats().endpoint("1").unwrap().state, EndpointState::Serving);
+        assert_eq!(
+            balance.stats().endpoint("1").unwrap().state,
+            EndpointState::Serving
+        );
     }
     for_each_policy!(case);
 }
@@ -104,10 +129,17 @@ async fn b105_when_nobody_becomes_ready_the_error_names_the_last() {
         let [a, b] = probes([Gate::Fails, Gate::Fails]);
         let mut balance = over(Builder::new(), &[&a, &b], policy).await;
         let error = call(&mut balance).await.unwrap_err();
-        assert_eq!((error.kind(), error.endpoint()), (ErrorKind::ReadyFailed, Some("1")));
+        assert_eq!(
+            (error.kind(), error.endpoint()),
+            (ErrorKind::ReadyFailed, Some("1"))
+        );
         assert_eq!(error.find::<Broken>().unwrap().0, "p2");
         assert!(error.is_unsent() && error.is_unavailable());
-        assert_eq!((a.polls(), b.polls()), (1, 1), "each is asked once for one call");
+        assert_eq!(
+            (a.polls(), b.polls()),
+            (1, 1),
+            "each is asked once for one call"
+        );
     }
     for_each_policy!(case);
 }
@@ -137,7 +169,10 @@ async fn b106_health_is_judged_by_outcomes_and_not_by_readiness() {
         advance(Duration::from_secs(20)).await;
         call_all().await;
         assert_eq!(a.calls(), 4 + 1 + 50 - 1 + usize::from(a.calls() > 54));
-        assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Serving);
+        assert_eq!(
+            balance.stats().endpoint("0").unwrap().state,
+            EndpointState::Serving
+        );
     }
     for_each_policy!(case);
 }
@@ -150,7 +185,9 @@ async fn b107_a_timeout_above_covers_the_wait() {
         let [a, b] = probes([Gate::Shut, Gate::Shut]);
         let balance = over(Builder::new(), &[&a, &b], policy).await;
         let second = Duration::from_secs(1);
-        let stack = ServiceBuilder::new().timeout(second).service(balance.clone());
+        let stack = ServiceBuilder::new()
+            .timeout(second)
+            .service(balance.clone());
         let start = Instant::now();
         let error = stack.oneshot(()).await.unwrap_err();
         assert!(error.is::<Elapsed>());
@@ -170,7 +207,10 @@ async fn b107_without_a_timeout_the_crates_own_patience_ends_the_wait() {
         let start = Instant::now();
         let error = call(&mut balance).await.unwrap_err();
         assert_eq!(start.elapsed(), Duration::from_secs(30));
-        assert_eq!((error.kind(), error.counts().unready), (ErrorKind::ReadyTimeout, 3));
+        assert_eq!(
+            (error.kind(), error.counts().unready),
+            (ErrorKind::ReadyTimeout, 3)
+        );
         assert_eq!(error.counts().members, 3);
     }
     for_each_policy!(case);

@@ -109,12 +109,18 @@ async fn b112_failing_fast_ends_with_the_first_endpoint_that_is_back() {
         a.act(Act::Ok);
         for _ in 0..1_000 {
             let error = call(&mut balance).await.unwrap_err();
-            assert_eq!((error.kind(), error.counts().ejected), (ErrorKind::Ejected, 2));
+            assert_eq!(
+                (error.kind(), error.counts().ejected),
+                (ErrorKind::Ejected, 2)
+            );
         }
         assert_eq!((a.calls(), b.calls()), (1, 1));
         advance(minute).await;
         assert_eq!(answers(&mut balance, 1).await, ["p1"]);
-        assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Serving);
+        assert_eq!(
+            balance.stats().endpoint("0").unwrap().state,
+            EndpointState::Serving
+        );
     }
     for_each_policy!(case);
 }
@@ -130,7 +136,10 @@ async fn b112_failing_fast_ends_with_a_new_endpoint() {
         handle.remove(&"a");
         settle().await;
         for _ in 0..1_000 {
-            assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Empty);
+            assert_eq!(
+                call(&mut balance).await.unwrap_err().kind(),
+                ErrorKind::Empty
+            );
         }
         handle.insert("a", site.endpoint());
         settle().await;

@@ -35,8 +35,14 @@ async fn b108_no_retry_goes_to_the_endpoint_that_failed_it() {
             for probe in [&a, &b] {
                 probe.act(Act::Ok);
             }
-            assert_eq!(start(&balance).await.unwrap(), Answer::From(other), "in between");
-            let Poll::Ready(Ok(retried)) = first.poll() else { panic!("not retried") };
+            assert_eq!(
+                start(&balance).await.unwrap(),
+                Answer::From(other),
+                "in between"
+            );
+            let Poll::Ready(Ok(retried)) = first.poll() else {
+                panic!("not retried")
+            };
             assert_eq!(retried, Answer::From(other));
             if round % 2 == 0 {
                 // So that the next round fails at the other.
@@ -54,8 +60,10 @@ async fn b108_with_nobody_else_the_retry_goes_to_the_same() {
     a.act(Act::Err);
     let builder = Builder::new().health(Health::off());
     let balance = over(builder, &[&a], RoundRobin::new()).await;
-    let stack =
-        ServiceBuilder::new().layer(AttemptsLayer::new()).retry(Retries::new(2)).service(balance);
+    let stack = ServiceBuilder::new()
+        .layer(AttemptsLayer::new())
+        .retry(Retries::new(2))
+        .service(balance);
     stack.oneshot(()).await.unwrap_err();
     assert_eq!(a.calls(), 3, "a preference, not a ban");
 }
@@ -70,7 +78,9 @@ async fn b108_each_of_many_retries_goes_to_another() {
         let balance = over(builder, &refs, policy).await;
         for round in 1..=20 {
             let attempts = Attempts::new();
-            let retry = ServiceBuilder::new().retry(Retries::new(6)).service(balance.clone());
+            let retry = ServiceBuilder::new()
+                .retry(Retries::new(6))
+                .service(balance.clone());
             attempts.scope(retry.oneshot(())).await.unwrap_err();
             let mut names: Vec<_> = attempts.names().iter().map(ToString::to_string).collect();
             names.sort();

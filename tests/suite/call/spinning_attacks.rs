@@ -17,7 +17,10 @@ use crate::{
 
 /// Both endpoints ejected by their own readiness, and not ready.
 async fn outage(leash: &Leash) -> (Probe, Probe, Probes<Leash>) {
-    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Fails));
+    let (a, b) = (
+        Probe::gated("a", Gate::Fails),
+        Probe::gated("b", Gate::Fails),
+    );
     let builder = Builder::new().health(eject1());
     let (handle, mut balance) = over(&[("a", &a), ("b", &b)], builder, leash.clone()).await;
     call(&mut balance).await.unwrap_err();
@@ -37,9 +40,16 @@ async fn a_call_that_waits_in_an_outage_does_not_spin_when_a_trial_is_due() {
     let asked = leash.asked();
     advance(10 * SECOND).await;
     assert!(attend(&mut waiting).await.is_none());
-    assert!(leash.asked() < asked + 50, "asked {} times", leash.asked() - asked);
+    assert!(
+        leash.asked() < asked + 50,
+        "asked {} times",
+        leash.asked() - asked
+    );
     b.turn(Gate::Open);
-    assert_eq!(attend(&mut waiting).await.unwrap().unwrap(), Answer::From("b"));
+    assert_eq!(
+        attend(&mut waiting).await.unwrap().unwrap(),
+        Answer::From("b")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,7 +64,10 @@ async fn calls_that_wait_in_an_outage_do_not_wake_each_other_for_ever() {
     }
     advance(10 * SECOND).await;
     let mut rounds = 0;
-    while waiting.iter().any(|waiting| rounds == 0 || waiting.is_woken()) {
+    while waiting
+        .iter()
+        .any(|waiting| rounds == 0 || waiting.is_woken())
+    {
         rounds += 1;
         assert!(rounds < 50, "they wake each other for ever");
         for waiting in &mut waiting {
@@ -66,7 +79,10 @@ async fn calls_that_wait_in_an_outage_do_not_wake_each_other_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
-    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Open));
+    let (a, b) = (
+        Probe::gated("a", Gate::Fails),
+        Probe::gated("b", Gate::Open),
+    );
     let builder = Builder::new().health(eject1());
     let (_handle, balance) = over(&[("a", &a), ("b", &b)], builder, RoundRobin::new()).await;
     let attempts = Attempts::new();
@@ -86,7 +102,10 @@ async fn a_retry_that_has_to_wait_does_not_spin_when_a_trial_is_due() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_was_drained_under_a_waiting_call_does_not_make_it_spin() {
-    let (a, b) = (Probe::gated("a", Gate::Fails), Probe::gated("b", Gate::Open));
+    let (a, b) = (
+        Probe::gated("a", Gate::Fails),
+        Probe::gated("b", Gate::Open),
+    );
     let builder = Builder::new().health(eject1());
     let leash = Leash::default();
     let (_handle, mut balance) = over(&[("a", &a), ("b", &b)], builder, leash).await;
@@ -96,11 +115,16 @@ async fn a_trial_that_was_drained_under_a_waiting_call_does_not_make_it_spin() {
     advance(10 * SECOND).await;
     let mut waiting = task::spawn(balance.call(()));
     assert!(attend(&mut waiting).await.is_none());
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::OnTrial);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::OnTrial
+    );
     let _ = balance.set_capacity("a", 0.0);
     assert!(attend(&mut waiting).await.is_none());
     let _ = balance.set_capacity("a", 1.0);
     a.turn(Gate::Open);
-    let answer = attend(&mut waiting).await.expect("a is due, open and ready");
+    let answer = attend(&mut waiting)
+        .await
+        .expect("a is due, open and ready");
     assert_eq!(answer.unwrap(), Answer::From("a"));
 }

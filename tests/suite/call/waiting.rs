@@ -35,7 +35,9 @@ async fn b102_waiting_calls_behind_a_buffer_do_not_deadlock() {
         let held = tokio::spawn(buffer.clone().oneshot(()));
         settle().await;
         site.act(Act::Ok);
-        let tasks: Vec<_> = (0..10).map(|_| tokio::spawn(buffer.clone().oneshot(()))).collect();
+        let tasks: Vec<_> = (0..10)
+            .map(|_| tokio::spawn(buffer.clone().oneshot(())))
+            .collect();
         settle().await;
         assert_eq!(site.calls(), 1, "the others wait");
         for dropped in [7, 0, 3, 9, 4] {
@@ -88,7 +90,10 @@ async fn b104_one_ready_endpoint_of_a_thousand_serves_the_call() {
         assert_eq!(answers(&mut balance, 1).await, ["p777"]);
         let polls = || all.iter().map(Probe::polls).sum::<usize>();
         assert_eq!(answers(&mut balance, 10).await, ["p777"; 10]);
-        assert!(polls() <= 2 * 1_000 + 10 * 7, "each is found stuck once, with two looks");
+        assert!(
+            polls() <= 2 * 1_000 + 10 * 7,
+            "each is found stuck once, with two looks"
+        );
         for _ in 0..100 {
             let before = polls();
             assert_eq!(answers(&mut balance, 1).await, ["p777"]);
@@ -145,7 +150,10 @@ async fn all_clones_that_wait_wake_when_an_endpoint_joins() {
 async fn so_many_calls_wait_and_dropping_one_frees_its_place() {
     let site = Site::new("a");
     let (handle, changes) = discover::channel();
-    let balance = Builder::new().max_waiting(3).balance(changes, RoundRobin::new()).unwrap();
+    let balance = Builder::new()
+        .max_waiting(3)
+        .balance(changes, RoundRobin::new())
+        .unwrap();
     let mut waiting: Vec<_> = (0..3).map(|_| start(&balance)).collect();
     assert!(waiting.iter_mut().all(|call| call.poll().is_pending()));
     let refused = || match start(&balance).poll() {
@@ -180,7 +188,10 @@ async fn waiting_calls_that_are_dropped_take_no_place_and_leave_no_trace() {
     drop(waiting);
     let stats = balance.stats();
     let node = stats.endpoint("0").unwrap();
-    assert_eq!((stats.waiting, node.in_flight, node.drops, node.failures), (0, 0, 0, 0));
+    assert_eq!(
+        (stats.waiting, node.in_flight, node.drops, node.failures),
+        (0, 0, 0, 0)
+    );
     assert_eq!(a.instances(), 2, "the member's and the test's own");
 }
 
@@ -195,5 +206,9 @@ async fn an_endpoint_that_is_ready_again_is_not_called_unready() {
     drop(waiting);
     a.turn(Gate::Open);
     call(&mut balance).await.unwrap();
-    assert_eq!(state(&balance), EndpointState::Serving, "the last poll was ready");
+    assert_eq!(
+        state(&balance),
+        EndpointState::Serving,
+        "the last poll was ready"
+    );
 }

@@ -26,7 +26,9 @@ async fn a_call_that_waits_for_removed_endpoints_ends_with_the_set() {
     settle().await;
     assert!(waiting.is_woken());
     // An empty set fails at once, unless waiting is configured.
-    let Poll::Ready(Err(error)) = waiting.poll() else { panic!("it waits for nobody") };
+    let Poll::Ready(Err(error)) = waiting.poll() else {
+        panic!("it waits for nobody")
+    };
     assert_eq!(error.kind(), ErrorKind::Empty);
     assert_eq!(a.instances(), 1);
 }
@@ -51,11 +53,16 @@ async fn a_call_that_waits_for_a_removed_endpoint_goes_to_the_next_that_joins() 
 async fn a_call_waits_quietly_while_an_endpoint_that_failed_it_is_due() {
     let [a, b] = probes([Gate::Fails, Gate::Shut]);
     let health = Health::new().consecutive_failures(1).jitter(0.0);
-    let builder = Builder::new().health(health).wait_for_ready(Duration::from_secs(60));
+    let builder = Builder::new()
+        .health(health)
+        .wait_for_ready(Duration::from_secs(60));
     let balance = over(builder, &[&a, &b], RoundRobin::new()).await;
     let mut waiting = start(&balance);
     assert!(waiting.poll().is_pending());
-    assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Ejected);
+    assert_eq!(
+        balance.stats().endpoint("0").unwrap().state,
+        EndpointState::Ejected
+    );
     let (result, polls) = polled(waiting).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadyTimeout);
     assert!(polls <= 10, "a busy loop: {polls} polls");
@@ -65,7 +72,9 @@ async fn a_call_waits_quietly_while_an_endpoint_that_failed_it_is_due() {
 async fn a_call_waits_quietly_while_an_endpoint_it_waits_for_is_ejected_and_due() {
     let [a, b] = probes([Gate::Open, Gate::Shut]);
     let health = Health::new().consecutive_failures(1).jitter(0.0);
-    let builder = Builder::new().health(health).wait_for_ready(Duration::from_secs(60));
+    let builder = Builder::new()
+        .health(health)
+        .wait_for_ready(Duration::from_secs(60));
     let balance = over(builder, &[&a, &b], RoundRobin::new()).await;
     a.turn(Gate::Shut);
     let mut waiting = start(&balance);
@@ -74,7 +83,10 @@ async fn a_call_waits_quietly_while_an_endpoint_it_waits_for_is_ejected_and_due(
     let mut other = start(&balance);
     assert!(other.poll().is_pending(), "it waits for b");
     a.turn(Gate::Shut);
-    assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::Ejected);
+    assert_eq!(
+        balance.stats().endpoint("0").unwrap().state,
+        EndpointState::Ejected
+    );
     drop(other);
     let (result, polls) = polled(waiting).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadyTimeout);
@@ -85,7 +97,9 @@ async fn a_call_waits_quietly_while_an_endpoint_it_waits_for_is_ejected_and_due(
 async fn a_waiting_call_makes_the_next_trial_of_an_endpoint_that_failed_one() {
     let [a, b] = probes([Gate::Open, Gate::Shut]);
     let health = Health::new().consecutive_failures(1).jitter(0.0);
-    let builder = Builder::new().health(health).wait_for_ready(Duration::from_secs(300));
+    let builder = Builder::new()
+        .health(health)
+        .wait_for_ready(Duration::from_secs(300));
     let mut balance = over(builder, &[&a, &b], RoundRobin::new()).await;
     a.act(Act::Err);
     call(&mut balance).await.unwrap_err();
@@ -96,7 +110,10 @@ async fn a_waiting_call_makes_the_next_trial_of_an_endpoint_that_failed_one() {
     assert!(trial.poll().is_pending());
     let mut waiting = start(&balance);
     rest(&mut waiting);
-    assert_eq!(balance.stats().endpoint("0").unwrap().state, EndpointState::OnTrial);
+    assert_eq!(
+        balance.stats().endpoint("0").unwrap().state,
+        EndpointState::OnTrial
+    );
     drop(trial);
     assert!(waiting.is_woken(), "the place of the trial is free");
     let start = Instant::now();
@@ -116,13 +133,18 @@ async fn a_waiting_call_goes_to_an_endpoint_that_has_recovered_since_it_failed_i
     assert_eq!(answers(&mut balance, 1).await, ["p1"], "the trial");
     assert!(waiting.is_woken());
     // One stuck endpoint never blocks a call that another could serve.
-    assert!(matches!(waiting.poll(), Poll::Ready(Ok(Answer::From("p1")))));
+    assert!(matches!(
+        waiting.poll(),
+        Poll::Ready(Ok(Answer::From("p1")))
+    ));
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_while_all_are_ejected_fail_or_go_out_and_never_spin() {
     let [a, b] = probes([Gate::Open, Gate::Open]);
-    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
+    let health = Health::new()
+        .consecutive_failures(1)
+        .panic_mode(PanicMode::Fail);
     let builder = Builder::new().health(health);
     let mut balance = over(builder, &[&a, &b], RoundRobin::new()).await;
     for probe in [&a, &b] {
@@ -130,8 +152,13 @@ async fn calls_that_wait_while_all_are_ejected_fail_or_go_out_and_never_spin() {
         call(&mut balance).await.unwrap_err();
     }
     let mut failing = start(&balance);
-    let Poll::Ready(Err(error)) = failing.poll() else { panic!("it waits or works") };
-    assert_eq!((error.kind(), error.counts().ejected), (ErrorKind::Ejected, 2));
+    let Poll::Ready(Err(error)) = failing.poll() else {
+        panic!("it waits or works")
+    };
+    assert_eq!(
+        (error.kind(), error.counts().ejected),
+        (ErrorKind::Ejected, 2)
+    );
     assert!(!failing.is_woken());
     assert_eq!(a.polls() + b.polls(), 2, "nobody was asked");
 }

@@ -50,7 +50,11 @@ impl Ills {
 
     /// Every second exactly; one result turns the tide.
     fn checks(&self) -> Checks<Self> {
-        Checks::new(self.clone()).interval(SECOND).jitter(0.0).rise(1).fall(1)
+        Checks::new(self.clone())
+            .interval(SECOND)
+            .jitter(0.0)
+            .rise(1)
+            .fall(1)
     }
 }
 
@@ -58,7 +62,11 @@ impl<T> Check<T> for Ills {
     type Future = Ready<Result<(), BoxError>>;
 
     fn probe(&self, name: &str, _target: &T) -> Self::Future {
-        ready(if self.0.lock().unwrap().contains(name) { Err("ill".into()) } else { Ok(()) })
+        ready(if self.0.lock().unwrap().contains(name) {
+            Err("ill".into())
+        } else {
+            Ok(())
+        })
     }
 }
 
@@ -75,7 +83,9 @@ async fn pass(seconds: u32) {
 }
 
 async fn bodies(health: Health) -> Bodies {
-    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
+    let builder = Builder::new()
+        .health(health)
+        .judge(AtBodyEnd::new(Status::new()));
     let mut bed = Bodies::new(&["a", "b"], builder).await;
     bed.fail::<Followed>().await;
     assert_eq!(bed.state("a"), EndpointState::Ejected);
@@ -101,12 +111,18 @@ async fn a_late_head_does_not_take_an_endpoint_out_of_the_queue_of_trials() {
     read(first).await;
     assert_eq!(bed.state("a"), EndpointState::Ejected);
     advance(SECOND).await;
-    let Poll::Ready(Ok(response)) = second.poll() else { panic!("its head is due") };
+    let Poll::Ready(Ok(response)) = second.poll() else {
+        panic!("its head is due")
+    };
     read(response.into_body()).await;
     for _ in 0..4 {
         read(bed.open::<Followed>("d").await).await;
     }
-    assert_eq!(bed.state("a"), EndpointState::Serving, "it is tried by the next calls");
+    assert_eq!(
+        bed.state("a"),
+        EndpointState::Serving,
+        "it is tried by the next calls"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,11 +144,17 @@ async fn no_call_tries_who_is_checked_out_while_the_body_of_a_trial_goes_on() {
         assert!(stats.checked_out && stats.picks == picks, "{stats:?}");
     }
     read(trial).await;
-    assert!(bed.stats("a").checked_out, "nor does a straggler bring it back");
+    assert!(
+        bed.stats("a").checked_out,
+        "nor does a straggler bring it back"
+    );
     ills.set("a", false);
     pass(2).await;
     bed.open::<Followed>("=").await;
-    assert_eq!((bed.state("a"), bed.stats("a").picks), (EndpointState::Serving, picks + 1));
+    assert_eq!(
+        (bed.state("a"), bed.stats("a").picks),
+        (EndpointState::Serving, picks + 1)
+    );
 }
 
 /// Checks take endpoints out and let them in at every stage of an ejection, with and without a
@@ -171,7 +193,11 @@ async fn whatever_the_checks_did_who_is_well_in_the_end_comes_back() {
 /// Polls a call if something has woken it; returns its answer if it has one.
 async fn woken<F: Future>(call: &mut Spawn<F>) -> Option<F::Output> {
     settle().await;
-    if call.is_woken() { attend(call).await } else { None }
+    if call.is_woken() {
+        attend(call).await
+    } else {
+        None
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,8 +253,13 @@ async fn a_waiting_call_tries_who_has_been_on_trial_for_a_base_period() {
         endpoint().map(|echo| Direct(Balky { echo, gate }))
     };
     let list = discover::list([("a", endpoint(&gates[0])), ("b", endpoint(&gates[1]))]);
-    let builder = Builder::new().health(eject1()).judge(AtBodyEnd::new(Status::new()));
-    let mut balance = builder.starting_at(0).balance(list, RoundRobin::new()).unwrap();
+    let builder = Builder::new()
+        .health(eject1())
+        .judge(AtBodyEnd::new(Status::new()));
+    let mut balance = builder
+        .starting_at(0)
+        .balance(list, RoundRobin::new())
+        .unwrap();
     settle().await;
     let failed = (Duration::ZERO, Err(Broken("a")));
     assert!(balance.call(failed).await.is_err());
@@ -241,9 +272,15 @@ async fn a_waiting_call_tries_who_has_been_on_trial_for_a_base_period() {
     advance(SECOND).await;
     let answered = attend(&mut trial).await.unwrap().unwrap();
     advance(10 * SECOND).await;
-    let body = woken(&mut waiting).await.expect("the place is free again").unwrap();
+    let body = woken(&mut waiting)
+        .await
+        .expect("the place is free again")
+        .unwrap();
     drop((answered, body));
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::Serving
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +289,9 @@ async fn a_trial_that_nobody_takes_hides_no_later_one_from_a_waiting_call() {
     let builder = Builder::new().health(eject1());
     let bed = KeyedBed::with(builder, RingHash::by(KEY), &set);
     let key = |name: &str| {
-        let owned = (0..).map(|n| format!("user {n}")).find(|key| bed.owner(key) == name);
+        let owned = (0..)
+            .map(|n| format!("user {n}"))
+            .find(|key| bed.owner(key) == name);
         owned.unwrap()
     };
     let keys = ["a", "b", "c"].map(key);
@@ -267,6 +306,8 @@ async fn a_trial_that_nobody_takes_hides_no_later_one_from_a_waiting_call() {
     advance(9 * SECOND).await;
     assert!(attend(&mut waiting).await.is_none());
     advance(SECOND).await;
-    let answer = woken(&mut waiting).await.expect("b is due, and the key is its own");
+    let answer = woken(&mut waiting)
+        .await
+        .expect("b is due, and the key is its own");
     assert_eq!(&*answer.unwrap(), "b");
 }

@@ -59,7 +59,11 @@ impl Doctor {
 
     fn asked(&self, name: &str) -> Vec<Instant> {
         let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(other, _)| other == name).map(|(_, at)| *at).collect()
+        asked
+            .iter()
+            .filter(|(other, _)| other == name)
+            .map(|(_, at)| *at)
+            .collect()
     }
 
     /// Counts checks that run.
@@ -80,7 +84,10 @@ impl Probe<Direct<Site>> for Doctor {
     type Future = BoxFuture<'static, Result<(), BoxError>>;
 
     fn probe(&self, name: &str, _target: &Direct<Site>) -> Self::Future {
-        self.asked.lock().unwrap().push((name.to_owned(), Instant::now()));
+        self.asked
+            .lock()
+            .unwrap()
+            .push((name.to_owned(), Instant::now()));
         let (inside, ill) = (self.enter(), self.ills.lock().unwrap().get(name).copied());
         assert!(ill != Some(Ill::PanicsAtOnce), "a probe panics at once");
         async move {
@@ -102,7 +109,11 @@ impl Probe<Direct<Site>> for Doctor {
 
 /// Every second exactly; two of three results turn the tide.
 fn checks(doctor: &Doctor) -> Checks<Doctor> {
-    Checks::new(doctor.clone()).interval(SECOND).jitter(0.0).rise(2).fall(3)
+    Checks::new(doctor.clone())
+        .interval(SECOND)
+        .jitter(0.0)
+        .rise(2)
+        .fall(3)
 }
 
 async fn bed(health: Health, checks: impl FnOnce(&Doctor) -> Checks<Doctor>) -> (Bed, Doctor) {
@@ -125,17 +136,28 @@ async fn an_endpoint_falls_and_rises_without_any_call() {
     pass(2).await;
     doctor.finds("b", Some(Ill::Error));
     pass(2).await;
-    assert_eq!(bed.state("b"), EndpointState::Serving, "not before the third");
+    assert_eq!(
+        bed.state("b"),
+        EndpointState::Serving,
+        "not before the third"
+    );
     pass(2).await;
     let stats = bed.stats("b");
-    assert_eq!((stats.state, stats.checked_out), (EndpointState::Ejected, true));
+    assert_eq!(
+        (stats.state, stats.checked_out),
+        (EndpointState::Ejected, true)
+    );
     assert_eq!((stats.returns_in, stats.effective_weight), (None, 0.0));
     assert_eq!(share(&bed.route(10).await, "b"), 0);
     pass(60).await;
     assert_eq!(share(&bed.route(10).await, "b"), 0, "and no call tries it");
     doctor.finds("b", None);
     pass(1).await;
-    assert_eq!(bed.state("b"), EndpointState::Ejected, "not before the second");
+    assert_eq!(
+        bed.state("b"),
+        EndpointState::Ejected,
+        "not before the second"
+    );
     pass(2).await;
     assert_eq!(bed.state("b"), EndpointState::Serving);
     assert_eq!(share(&bed.route(9).await, "b"), 3);
@@ -143,7 +165,12 @@ async fn an_endpoint_falls_and_rises_without_any_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_hangs_or_panics_has_failed() {
-    for ill in [Ill::Hangs, Ill::Panics, Ill::PanicsAtOnce, Ill::Takes(2 * SECOND)] {
+    for ill in [
+        Ill::Hangs,
+        Ill::Panics,
+        Ill::PanicsAtOnce,
+        Ill::Takes(2 * SECOND),
+    ] {
         let (bed, doctor) = bed(eject3(), |doctor| checks(doctor).timeout(SECOND / 2)).await;
         doctor.finds("b", Some(ill));
         pass(8).await;
@@ -157,7 +184,10 @@ async fn a_probe_that_hangs_or_panics_has_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn intervals_are_kept_and_no_more_run_than_may() {
-    let (bed, doctor) = bed(eject3(), |doctor| checks(doctor).concurrency(2).timeout(SECOND)).await;
+    let (bed, doctor) = bed(eject3(), |doctor| {
+        checks(doctor).concurrency(2).timeout(SECOND)
+    })
+    .await;
     for name in ["a", "b", "c"] {
         doctor.finds(name, Some(Ill::Takes(SECOND / 4)));
     }
@@ -166,7 +196,10 @@ async fn intervals_are_kept_and_no_more_run_than_may() {
     for name in ["a", "b", "c"] {
         let asked = doctor.asked(name);
         assert!((14..=20).contains(&asked.len()), "{name}: {}", asked.len());
-        assert!(asked.windows(2).all(|pair| pair[1] - pair[0] >= SECOND), "{name}");
+        assert!(
+            asked.windows(2).all(|pair| pair[1] - pair[0] >= SECOND),
+            "{name}"
+        );
         assert_eq!(bed.state(name), EndpointState::Serving);
     }
 }
@@ -177,7 +210,11 @@ async fn checks_that_pass_do_not_shorten_an_ejection() {
     bed.eject("b").await;
     pass(9).await;
     assert!(doctor.asked("b").len() >= 8);
-    assert_eq!(share(&bed.route(10).await, "b"), 0, "its period is not over");
+    assert_eq!(
+        share(&bed.route(10).await, "b"),
+        0,
+        "its period is not over"
+    );
     pass(1).await;
     assert_eq!(share(&bed.route(1).await, "b"), 1, "its trial decides");
     assert_eq!(bed.state("b"), EndpointState::Serving);
@@ -189,11 +226,19 @@ async fn both_have_to_agree() {
     bed.eject("b").await;
     doctor.finds("b", Some(Ill::Error));
     pass(15).await;
-    assert_eq!(share(&bed.route(10).await, "b"), 0, "no trial while checks fail");
+    assert_eq!(
+        share(&bed.route(10).await, "b"),
+        0,
+        "no trial while checks fail"
+    );
     doctor.finds("b", None);
     pass(4).await;
     bed.sites["b"].act(Act::Err);
-    assert_eq!(share(&bed.route(10).await, "b"), 1, "then the trial, which fails");
+    assert_eq!(
+        share(&bed.route(10).await, "b"),
+        1,
+        "then the trial, which fails"
+    );
     assert_eq!(bed.state("b"), EndpointState::Ejected);
 }
 
@@ -211,7 +256,11 @@ async fn a_trial_that_is_overtaken_by_checks_says_nothing() {
     assert_eq!(bed.state("b"), EndpointState::Ejected);
     pass(3).await;
     assert!(trial.await.unwrap().is_ok());
-    assert_eq!(bed.state("b"), EndpointState::Ejected, "a straggler brings nobody back");
+    assert_eq!(
+        bed.state("b"),
+        EndpointState::Ejected,
+        "a straggler brings nobody back"
+    );
     doctor.finds("b", None);
     bed.sites["b"].act(Act::Ok);
     pass(4).await;
@@ -225,7 +274,11 @@ async fn limits_and_panic_hold_for_both() {
     bed.eject("a").await;
     doctor.finds("b", Some(Ill::Error));
     pass(5).await;
-    assert_eq!(bed.state("b"), EndpointState::Serving, "one of three may be out");
+    assert_eq!(
+        bed.state("b"),
+        EndpointState::Serving,
+        "one of three may be out"
+    );
 
     let (mut bed, doctor) = self::bed(eject3().panic_mode(PanicMode::Fail), checks).await;
     doctor.finds_all(Ill::Error);
@@ -237,7 +290,11 @@ async fn limits_and_panic_hold_for_both() {
     doctor.finds_all(Ill::Error);
     pass(5).await;
     assert_eq!(bed.route(9).await.len(), 9, "health is ignored");
-    assert_eq!(bed.balance.stats().counts.ejected, 3, "calls bring nobody back");
+    assert_eq!(
+        bed.balance.stats().counts.ejected,
+        3,
+        "calls bring nobody back"
+    );
     doctor.finds("b", None);
     pass(3).await;
     assert_eq!(bed.route(3).await, "bbb");
@@ -287,7 +344,11 @@ async fn the_checker_ends_with_the_balancer() {
     doctor.finds("a", Some(Ill::Hangs));
     pass(3).await;
     assert!(!checker.is_finished());
-    let Bed { sites, handle, balance } = bed;
+    let Bed {
+        sites,
+        handle,
+        balance,
+    } = bed;
     drop(balance);
     settle().await;
     assert!(checker.is_finished());
@@ -301,20 +362,38 @@ async fn the_checker_ends_with_the_balancer() {
 async fn closures_are_probes_and_nonsense_is_refused() {
     let site = Site::new("a");
     let list = discover::list([("a", site.endpoint()), ("b", Site::new("b").endpoint())]);
-    let balance = Builder::new().balance(list, counterpoise::policy::RoundRobin::new()).unwrap();
+    let balance = Builder::new()
+        .balance(list, counterpoise::policy::RoundRobin::new())
+        .unwrap();
     let probe = |name: &str, _target: &Direct<Site>| {
         let well = name == "a";
         async move { if well { Ok(()) } else { Err("not a".into()) } }
     };
-    let refused =
-        |checks| balance.check(checks).err().map(|error: counterpoise::ConfigError| error.field());
-    assert_eq!(refused(Checks::new(probe).interval(Duration::ZERO)), Some("interval"));
-    assert_eq!(refused(Checks::new(probe).timeout(Duration::ZERO)), Some("timeout"));
+    let refused = |checks| {
+        balance
+            .check(checks)
+            .err()
+            .map(|error: counterpoise::ConfigError| error.field())
+    };
+    assert_eq!(
+        refused(Checks::new(probe).interval(Duration::ZERO)),
+        Some("interval")
+    );
+    assert_eq!(
+        refused(Checks::new(probe).timeout(Duration::ZERO)),
+        Some("timeout")
+    );
     assert_eq!(refused(Checks::new(probe).jitter(f64::NAN)), Some("jitter"));
     assert_eq!(refused(Checks::new(probe).rise(0)), Some("rise"));
     assert_eq!(refused(Checks::new(probe).fall(0)), Some("fall"));
-    assert_eq!(refused(Checks::new(probe).concurrency(0)), Some("concurrency"));
+    assert_eq!(
+        refused(Checks::new(probe).concurrency(0)),
+        Some("concurrency")
+    );
     tokio::spawn(balance.check(Checks::new(probe)).unwrap());
     pass(30).await;
-    assert_eq!(balance.stats().endpoint("b").unwrap().state, EndpointState::Ejected);
+    assert_eq!(
+        balance.stats().endpoint("b").unwrap().state,
+        EndpointState::Ejected
+    );
 }

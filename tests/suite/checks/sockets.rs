@@ -25,11 +25,18 @@ const NAMES: [&str; 2] = ["a", "b"];
 /// Quick, and with patience enough for a busy machine.
 fn quick<R>(probe: R) -> Checks<R> {
     let interval = Duration::from_millis(10);
-    Checks::new(probe).interval(interval).timeout(Duration::from_secs(2)).rise(2).fall(2)
+    Checks::new(probe)
+        .interval(interval)
+        .timeout(Duration::from_secs(2))
+        .rise(2)
+        .fall(2)
 }
 
 fn state<T, P: Policy, C>(balance: &Balance<T, P, C>, name: &str) -> Option<EndpointState> {
-    balance.stats().endpoint(name).map(|endpoint| endpoint.state)
+    balance
+        .stats()
+        .endpoint(name)
+        .map(|endpoint| endpoint.state)
 }
 
 /// Has the second server die and come back, and waits until checks have noticed.
@@ -47,11 +54,18 @@ async fn die_and_come_back<T, R>(
     assert_eq!(state(&balance, "a"), Some(EndpointState::Serving));
     servers[1].restart();
     until(|| state(&balance, "b") == Some(EndpointState::Serving)).await;
-    assert_eq!(balance.stats().endpoint("b").unwrap().picks, 0, "no call was needed");
+    assert_eq!(
+        balance.stats().endpoint("b").unwrap().picks,
+        0,
+        "no call was needed"
+    );
 }
 
 fn origins(servers: &[Server]) -> Balance<Origin, RoundRobin> {
-    Balance::new(discover::list(servers.iter().map(Server::entry)), RoundRobin::new())
+    Balance::new(
+        discover::list(servers.iter().map(Server::entry)),
+        RoundRobin::new(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,8 +95,11 @@ async fn by_http_with_reqwest() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_grpc_health() {
     let servers = NAMES.map(Server::grpc);
-    let channel =
-        |server: &Server| transport::Endpoint::from_shared(server.url()).unwrap().connect_lazy();
+    let channel = |server: &Server| {
+        transport::Endpoint::from_shared(server.url())
+            .unwrap()
+            .connect_lazy()
+    };
     let entry = |server: &Server| (server.name(), Endpoint::new(Direct(channel(server))));
     let list = discover::list(servers.iter().map(entry));
     let balance: Balance<Direct<Channel>, _> = Balance::new(list, RoundRobin::new());
@@ -93,7 +110,9 @@ async fn by_grpc_health() {
 async fn an_unknown_grpc_service_is_not_well() {
     let servers = NAMES.map(Server::grpc);
     let entry = |server: &Server| {
-        let channel = transport::Endpoint::from_shared(server.url()).unwrap().connect_lazy();
+        let channel = transport::Endpoint::from_shared(server.url())
+            .unwrap()
+            .connect_lazy();
         (server.name(), Endpoint::new(Direct(channel)))
     };
     let list = discover::list(servers.iter().map(entry));
@@ -107,8 +126,10 @@ async fn an_unknown_grpc_service_is_not_well() {
 async fn a_server_that_hangs_fails_its_checks() {
     let servers = NAMES.map(Server::http);
     let list = discover::list(servers.iter().map(Server::entry));
-    let layer: BalanceLayer<Origin, _> =
-        Builder::new().health(Health::new()).layer(list, RoundRobin::new()).unwrap();
+    let layer: BalanceLayer<Origin, _> = Builder::new()
+        .health(Health::new())
+        .layer(list, RoundRobin::new())
+        .unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let probe = checks::reqwest_get(client, "health?deep=1");
     // Long enough for whoever answers.

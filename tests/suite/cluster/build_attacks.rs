@@ -54,15 +54,25 @@ impl Policy for Staged {
     type Picker = Rotation;
 
     fn build(&self, _members: &Members<'_>, _previous: Option<&Rotation>) -> Rotation {
-        self.threads.lock().unwrap().push(std::thread::current().id());
+        self.threads
+            .lock()
+            .unwrap()
+            .push(std::thread::current().id());
         let n = self.compiles.fetch_add(1, Ordering::SeqCst);
-        let mut deed = self.deed.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut deed = self
+            .deed
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         deed(n);
         Rotation
     }
 
     fn needs(&self) -> Needs {
-        if self.costly { Needs::none().slow_build() } else { Needs::none() }
+        if self.costly {
+            Needs::none().slow_build()
+        } else {
+            Needs::none()
+        }
     }
 }
 
@@ -127,7 +137,14 @@ async fn a_costly_compile_that_panics_is_not_repeated_behind_the_door() {
         tokio::task::yield_now().await;
     }
     let here = std::thread::current().id();
-    let on_async = policy.threads.lock().unwrap().iter().skip(1).filter(|&&id| id == here).count();
+    let on_async = policy
+        .threads
+        .lock()
+        .unwrap()
+        .iter()
+        .skip(1)
+        .filter(|&&id| id == here)
+        .count();
     assert_eq!((on_async, balance.stats().policy_panics), (0, 1));
 }
 
@@ -143,8 +160,9 @@ async fn error_and_end_wait_for_the_batch_before_them() {
         Ok(Change::Insert("b", sites["b"].endpoint())),
         Ok(Change::Remove("a")),
     ];
-    let mut balance: Balance<Direct<Site>, _> =
-        Builder::new().balance(Box::pin(stream::iter(changes)), policy).unwrap();
+    let mut balance: Balance<Direct<Site>, _> = Builder::new()
+        .balance(Box::pin(stream::iter(changes)), policy)
+        .unwrap();
     while balance.stats().discovery != Discovery::Ended {
         tokio::task::yield_now().await;
     }
@@ -204,7 +222,10 @@ fn a_runtime_that_shuts_down_during_a_compile_stops_discovery() {
     });
     let sites = Sites::new(&["a", "b"]);
     let (handle, changes) = discover::channel();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
     let mut balance: Balance<Direct<Site>, _> = runtime.block_on(async {
         let balance: Balance<Direct<Site>, _> = Builder::new().balance(changes, policy).unwrap();
         handle.insert("a", sites["a"].endpoint());
@@ -245,7 +266,10 @@ async fn capacity_that_is_set_during_a_compile_stays() {
     let other = balance.clone();
     let set = tokio::task::spawn_blocking(move || other.set_capacity("a", 0.0));
     say.send(()).unwrap();
-    assert_eq!(set.await.unwrap(), counterpoise::health::CapacityChange::Applied);
+    assert_eq!(
+        set.await.unwrap(),
+        counterpoise::health::CapacityChange::Applied
+    );
     balance.ready_when(3).await.unwrap();
     let before = sites["a"].calls();
     for _ in 0..12 {
@@ -285,7 +309,10 @@ async fn the_pause_after_a_trial_is_no_longer_than_the_longest_ejection() {
         tokio::time::advance(SECOND).await;
         balance.ready().await.unwrap().call(()).await.unwrap();
     }
-    assert!(sites["a"].calls() > before, "100 calls in ten of the longest periods, and no trial");
+    assert!(
+        sites["a"].calls() > before,
+        "100 calls in ten of the longest periods, and no trial"
+    );
 }
 
 /// A call whose endpoint is not ready looks for what was gathered, and waits at the door for

@@ -68,7 +68,9 @@ async fn calls_and_health_go_on_while_a_table_is_compiled() {
         ("b", sites["b"].endpoint()),
         ("c", sites["c"].endpoint()),
     ]);
-    tokio::task::spawn_blocking(move || has_begun.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
+        .await
+        .unwrap();
     // The compile has begun, and waits. Calls are served by the set before.
     for _ in 0..10 {
         assert_ne!(call(&mut balance).await.unwrap(), Answer::From("c"));
@@ -78,7 +80,10 @@ async fn calls_and_health_go_on_while_a_table_is_compiled() {
     while call(&mut balance).await.is_ok() {}
     let stats = balance.stats();
     assert_eq!(stats.endpoint("b").unwrap().state, EndpointState::Ejected);
-    assert_eq!((stats.endpoints.len(), stats.endpoint("a").unwrap().weight), (2, 1));
+    assert_eq!(
+        (stats.endpoints.len(), stats.endpoint("a").unwrap().weight),
+        (2, 1)
+    );
 
     say.send(()).unwrap();
     balance.ready_when(3).await.unwrap();
@@ -89,7 +94,12 @@ async fn calls_and_health_go_on_while_a_table_is_compiled() {
     for _ in 0..4 {
         answers.push(call(&mut balance).await.unwrap());
     }
-    let of = |name| answers.iter().filter(|answer| **answer == Answer::From(name)).count();
+    let of = |name| {
+        answers
+            .iter()
+            .filter(|answer| **answer == Answer::From(name))
+            .count()
+    };
     assert_eq!((of("a"), of("c")), (2, 2));
 }
 
@@ -120,7 +130,11 @@ async fn changes_that_come_during_a_compile_are_applied_after_it() {
     handle.insert("c", sites["c"].endpoint());
     say.send(()).unwrap();
     balance.ready_when(2).await.unwrap();
-    let names: Vec<_> =
-        balance.stats().endpoints.iter().map(|endpoint| endpoint.name.to_string()).collect();
+    let names: Vec<_> = balance
+        .stats()
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.name.to_string())
+        .collect();
     assert_eq!(names, ["b", "c"]);
 }

@@ -17,7 +17,9 @@ use crate::{
 // ===== B115: background work =====
 
 fn tasks() -> usize {
-    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks()
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,9 +115,16 @@ fn a_balancer_made_outside_a_runtime_starts_with_its_first_call() {
         assert_eq!(tasks(), 1);
     });
     drop(runtime);
-    assert_eq!(layer.stats().discovery, Discovery::Stopped, "its task has died with the runtime");
+    assert_eq!(
+        layer.stats().discovery,
+        Discovery::Stopped,
+        "its task has died with the runtime"
+    );
     assert!(handle.is_closed());
-    assert_eq!(futures::executor::block_on(call(&mut balance)).unwrap(), Answer::From("a"));
+    assert_eq!(
+        futures::executor::block_on(call(&mut balance)).unwrap(),
+        Answer::From("a")
+    );
 }
 
 #[test]
@@ -134,6 +143,8 @@ fn a_balancer_made_outside_a_runtime_and_never_used_frees_everything() {
 fn ready_when_starts_the_driver_too() {
     let sites = Sites::new(&["a", "b"]);
     let balance = Balance::new(sites.list(&["a", "b"]), RoundRobin::new());
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     runtime.block_on(balance.ready_when(2)).unwrap();
 }

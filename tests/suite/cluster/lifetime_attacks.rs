@@ -61,7 +61,12 @@ impl Drop for Bomb {
 #[tokio::test(start_paused = true)]
 async fn a_target_that_panics_when_it_is_dropped_does_not_end_discovery() {
     let armed = Arc::new(AtomicBool::new(false));
-    let bomb = |name| Endpoint::new(Bomb { site: Site::new(name), armed: Arc::clone(&armed) });
+    let bomb = |name| {
+        Endpoint::new(Bomb {
+            site: Site::new(name),
+            armed: Arc::clone(&armed),
+        })
+    };
     let (handle, changes) = discover::channel();
     handle.set([("a", bomb("a")), ("b", bomb("b"))]);
     let balance = Builder::new().balance(changes, RoundRobin::new()).unwrap();
@@ -74,7 +79,10 @@ async fn a_target_that_panics_when_it_is_dropped_does_not_end_discovery() {
     handle.insert("c", bomb("c"));
     settle().await;
     let stats = balance.stats();
-    assert_eq!((stats.discovery, stats.endpoints.len()), (Discovery::Following, 2));
+    assert_eq!(
+        (stats.discovery, stats.endpoints.len()),
+        (Discovery::Following, 2)
+    );
 }
 
 /// Panics once when it is dropped after a call.
@@ -101,7 +109,11 @@ fn burning(
         // As a whole, so that it is dropped with the service.
         let ash = &mut ash;
         ash.called = true;
-        ready(if fails.load(Ordering::SeqCst) { Err(Broken("ash")) } else { Ok(()) })
+        ready(if fails.load(Ordering::SeqCst) {
+            Err(Broken("ash"))
+        } else {
+            Ok(())
+        })
     }))
 }
 
@@ -125,7 +137,10 @@ async fn a_service_that_panics_when_it_is_dropped_leaks_nothing() {
     blow_up(&mut balance);
     call(&mut balance).await.unwrap();
     let stats = balance.stats();
-    assert_eq!((stats.endpoints[0].in_flight, stats.endpoints[0].picks), (0, 2));
+    assert_eq!(
+        (stats.endpoints[0].in_flight, stats.endpoints[0].picks),
+        (0, 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +149,9 @@ async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_b
     let list = [("a", (a.clone(), fails.clone())), ("b", Default::default())];
     let list = list.map(|(key, (ash, fails))| (key, Endpoint::new(burning(ash, fails))));
     let builder = Builder::new().health(eject1()).starting_at(0);
-    let mut balance = builder.balance(discover::list(list), RoundRobin::new()).unwrap();
+    let mut balance = builder
+        .balance(discover::list(list), RoundRobin::new())
+        .unwrap();
     settle().await;
     fails.store(true, Ordering::SeqCst);
     call(&mut balance).await.unwrap_err();
@@ -145,7 +162,10 @@ async fn a_service_that_panics_when_it_is_dropped_gives_the_place_of_its_trial_b
     // Whatever that said about the endpoint, it is tried again one day.
     tokio::time::advance(1_000 * SECOND).await;
     call(&mut balance).await.unwrap();
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Serving);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::Serving
+    );
 }
 
 // ===== memory =====
@@ -170,7 +190,11 @@ fn a_set_that_was_large_once_gives_its_memory_back() {
             assert_eq!(growing.balance.stats().endpoints.len(), 1);
             table = Some(growing);
         });
-        assert!(info.bytes_current < 1 << 20, "{} bytes for one endpoint", info.bytes_current);
+        assert!(
+            info.bytes_current < 1 << 20,
+            "{} bytes for one endpoint",
+            info.bytes_current
+        );
     }
     check(SmoothWeighted::new());
 }
@@ -194,7 +218,11 @@ impl Policy for Hopeless {
 fn a_policy_that_never_compiles_does_not_make_memory_grow() {
     let mut table = Table::new(Hopeless, &[1, 1]);
     let info = measure(|| (0..5_000).for_each(|_| table.insert(1, 1)));
-    assert!(info.bytes_current < 10_000, "{} bytes more", info.bytes_current);
+    assert!(
+        info.bytes_current < 10_000,
+        "{} bytes more",
+        info.bytes_current
+    );
 }
 
 #[test]
@@ -208,7 +236,9 @@ fn churn_with_health_and_weights_does_not_make_memory_grow() {
                 1 | 2 => table.insert(who, 1 + (round % 3) as u32),
                 3 => drop(table.call(true)),
                 _ => {
-                    let _ = table.balance.set_capacity(&who.to_string(), (round % 2) as f64);
+                    let _ = table
+                        .balance
+                        .set_capacity(&who.to_string(), (round % 2) as f64);
                 }
             }
             table.picks(3);
@@ -221,7 +251,11 @@ fn churn_with_health_and_weights_does_not_make_memory_grow() {
     };
     churn(1_000);
     let info = measure(|| churn(10_000));
-    assert!(info.bytes_current < 50_000, "{} bytes more", info.bytes_current);
+    assert!(
+        info.bytes_current < 50_000,
+        "{} bytes more",
+        info.bytes_current
+    );
 }
 
 // ===== drivers and runtimes =====
@@ -258,7 +292,9 @@ async fn a_driver_that_moves_between_tasks_wakes_the_last_one() {
 
 #[test]
 fn a_runtime_without_a_clock_is_no_reason_to_panic() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let a = Probe::gated("a", Gate::Shut);
     runtime.block_on(async {
         let list = discover::list([("a", a.endpoint())]);
@@ -273,7 +309,12 @@ fn a_runtime_without_a_clock_is_no_reason_to_panic() {
 
 #[test]
 fn a_balancer_outlives_the_runtime_that_it_was_made_in() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (handle, changes) = discover::channel();
     handle.insert("a", Site::new("a").endpoint());
     let first = runtime();
@@ -299,13 +340,19 @@ async fn a_response_future_that_failed_is_polled_twice() {
     let mut balance = builder.balance(changes, RoundRobin::new()).unwrap();
     let mut future = Box::pin(balance.call(()));
     let mut nobody = Context::from_waker(Waker::noop());
-    let Poll::Ready(Err(error)) = future.as_mut().poll(&mut nobody) else { panic!("waits") };
+    let Poll::Ready(Err(error)) = future.as_mut().poll(&mut nobody) else {
+        panic!("waits")
+    };
     assert_eq!(error.kind(), ErrorKind::TooManyWaiting);
     let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         Pin::as_mut(&mut future).poll(&mut nobody).is_ready()
     }));
     let words = again.unwrap_err();
-    assert!(words.downcast_ref::<String>().is_some_and(|words| words.contains("polled after")));
+    assert!(
+        words
+            .downcast_ref::<String>()
+            .is_some_and(|words| words.contains("polled after"))
+    );
     drop(future);
     assert_eq!(balance.stats().waiting, 0);
 }
@@ -330,9 +377,15 @@ async fn keys_with_one_name_are_two_members() {
     let builder = Builder::new().starting_at(0);
     let mut balance = builder.balance(changes, RoundRobin::new()).unwrap();
     settle().await;
-    assert_eq!(crate::probes::answers(&mut balance, 4).await, ["a", "b", "a", "b"]);
+    assert_eq!(
+        crate::probes::answers(&mut balance, 4).await,
+        ["a", "b", "a", "b"]
+    );
     assert_eq!(balance.set_capacity("alike", 0.0), CapacityChange::Applied);
-    assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Drained);
+    assert_eq!(
+        call(&mut balance).await.unwrap_err().kind(),
+        ErrorKind::Drained
+    );
     assert_eq!(balance.set_capacity("alike", 1.0), CapacityChange::Applied);
     handle.remove(&Alike(1));
     settle().await;

@@ -50,14 +50,21 @@ impl std::fmt::Display for Counted {
 async fn b113_a_hundred_thousand_former_endpoints_leave_nothing_behind() {
     let (site, alive) = (Site::new("a"), Arc::new(()));
     let (sender, changes) = futures::channel::mpsc::unbounded::<Result<_, Broken>>();
-    let mut balance = Builder::new().starting_at(0).balance(changes, RoundRobin::new()).unwrap();
+    let mut balance = Builder::new()
+        .starting_at(0)
+        .balance(changes, RoundRobin::new())
+        .unwrap();
     let key = |number| Counted(number, Arc::clone(&alive));
     for round in 0..10_000_u32 {
         for number in 10 * round..10 * round + 10 {
             if let Some(former) = number.checked_sub(10) {
-                sender.unbounded_send(Ok(Change::Remove(key(former)))).unwrap();
+                sender
+                    .unbounded_send(Ok(Change::Remove(key(former))))
+                    .unwrap();
             }
-            sender.unbounded_send(Ok(Change::Insert(key(number), site.endpoint()))).unwrap();
+            sender
+                .unbounded_send(Ok(Change::Insert(key(number), site.endpoint())))
+                .unwrap();
         }
         balance.ready_when(1).await.unwrap();
         tokio::task::yield_now().await;
@@ -68,7 +75,12 @@ async fn b113_a_hundred_thousand_former_endpoints_leave_nothing_behind() {
     settle().await;
     let stats = balance.stats();
     assert_eq!(stats.endpoints.len(), 10);
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0)
+    );
     assert_eq!(site.calls(), 100_000);
     assert_eq!(site.instances(), 11, "ten members and the test's own");
     assert_eq!(Arc::strong_count(&alive), 11, "ten keys and the test's own");

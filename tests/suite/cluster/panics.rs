@@ -35,7 +35,9 @@ impl Policy for Panicking {
 async fn a_policy_that_panics_is_not_asked_again_before_the_next_change() {
     let (fails, policy) = (Arc::new(AtomicBool::new(true)), Panicking::default());
     let builder = Builder::new().health(eject1()).starting_at(0);
-    let mut balance = builder.balance(failing(300, &fails), policy.clone()).unwrap();
+    let mut balance = builder
+        .balance(failing(300, &fails), policy.clone())
+        .unwrap();
     balance.ready().await.unwrap().call(()).await.unwrap_err();
     fails.store(false, Ordering::Relaxed);
     policy.0.store(true, Ordering::Relaxed);
@@ -77,6 +79,11 @@ async fn members_that_could_not_be_published_are_so_with_the_next_change_of_any_
     for _ in 0..10 {
         answers.push(balance.ready().await.unwrap().call(()).await.unwrap());
     }
-    let from = |name| answers.iter().filter(|answer| **answer == Answer::From(name)).count();
+    let from = |name| {
+        answers
+            .iter()
+            .filter(|answer| **answer == Answer::From(name))
+            .count()
+    };
     assert_eq!(["a", "b", "c", "d"].map(from), [0, 0, 5, 5]);
 }

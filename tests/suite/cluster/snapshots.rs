@@ -50,7 +50,10 @@ async fn b07_a_call_that_was_dispatched_before_the_shrink_stays_where_it_is() {
         let sites = Sites::new(&["a", "b", "c"]);
         let (handle, changes) = discover::channel();
         handle.set(["a", "b", "c"].map(|name| (name, sites[name].endpoint())));
-        let mut balance = Builder::new().starting_at(1).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(1)
+            .balance(changes, policy)
+            .unwrap();
         settle().await;
         let dispatched = balance.ready().await.unwrap().call(());
         handle.set([("a", sites["a"].endpoint())]);
@@ -70,7 +73,9 @@ async fn b08_no_task_sees_a_set_that_was_never_published() {
         handle.set(all.clone());
         let balance = Builder::new().seed(8).balance(changes, policy).unwrap();
         settle().await;
-        let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(pick_between(balance.clone()))).collect();
+        let tasks: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(pick_between(balance.clone())))
+            .collect();
         for round in 0..1_000 {
             match round % 2 {
                 0 => handle.remove(&"c"),
@@ -83,7 +88,13 @@ async fn b08_no_task_sees_a_set_that_was_never_published() {
             assert!(picks.contains("c"), "the test would prove nothing");
             assert_eq!(picks.len(), 3);
         }
-        assert_eq!(["a", "b", "c"].map(|name| sites[name].calls()).iter().sum::<usize>(), 4_000);
+        assert_eq!(
+            ["a", "b", "c"]
+                .map(|name| sites[name].calls())
+                .iter()
+                .sum::<usize>(),
+            4_000
+        );
     }
     for_each_policy!(case);
 }
@@ -96,8 +107,13 @@ async fn pick_between<P: Policy<Picker: Picker<()>>>(
     for _ in 0..1_000 {
         let stats = balance.stats();
         assert!(matches!(stats.endpoints.len(), 2 | 3));
-        let Answer::From(name) = call(&mut balance).await.unwrap() else { unreachable!() };
-        assert!(stats.endpoint(name).is_some(), "{name} was picked, but is not a member");
+        let Answer::From(name) = call(&mut balance).await.unwrap() else {
+            unreachable!()
+        };
+        assert!(
+            stats.endpoint(name).is_some(),
+            "{name} was picked, but is not a member"
+        );
         picked.insert(name.to_owned());
         tokio::task::yield_now().await;
     }
@@ -106,22 +122,55 @@ async fn pick_between<P: Policy<Picker: Picker<()>>>(
 
 #[test]
 fn b08_threads_pick_from_whole_generations_while_the_set_is_resized() {
-    for_each_witness(|policy| race(policy, &Turmoil { resize: true, ..Turmoil::default() }));
+    for_each_witness(|policy| {
+        race(
+            policy,
+            &Turmoil {
+                resize: true,
+                ..Turmoil::default()
+            },
+        )
+    });
 }
 
 #[test]
 fn b08_threads_pick_from_whole_generations_while_weights_change() {
-    for_each_witness(|policy| race(policy, &Turmoil { reweigh: true, ..Turmoil::default() }));
+    for_each_witness(|policy| {
+        race(
+            policy,
+            &Turmoil {
+                reweigh: true,
+                ..Turmoil::default()
+            },
+        )
+    });
 }
 
 #[test]
 fn b08_threads_pick_from_whole_generations_while_endpoints_are_ejected() {
-    for_each_witness(|policy| race(policy, &Turmoil { fail: true, ..Turmoil::default() }));
+    for_each_witness(|policy| {
+        race(
+            policy,
+            &Turmoil {
+                fail: true,
+                ..Turmoil::default()
+            },
+        )
+    });
 }
 
 #[test]
 fn b08_threads_pick_from_whole_generations_in_every_turmoil_at_once() {
-    for_each_witness(|policy| race(policy, &Turmoil { resize: true, reweigh: true, fail: true }));
+    for_each_witness(|policy| {
+        race(
+            policy,
+            &Turmoil {
+                resize: true,
+                reweigh: true,
+                fail: true,
+            },
+        )
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -130,14 +179,22 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
     let (handle, changes) = discover::channel();
     handle.set(named.iter().map(|named| (named.name(), named.endpoint())));
     let policy = Witness::new(RoundRobin::new());
-    let balance = Builder::new().seed(8).balance(changes, policy.clone()).unwrap();
+    let balance = Builder::new()
+        .seed(8)
+        .balance(changes, policy.clone())
+        .unwrap();
     balance.ready_when(8).await.unwrap();
     let tasks = (0..4).map(|_| {
         let mut balance = balance.clone();
         tokio::spawn(async move {
             for _ in 0..2_000 {
                 let trace = Trace::default();
-                let called = balance.ready().await.unwrap().call(Trace::clone(&trace)).await;
+                let called = balance
+                    .ready()
+                    .await
+                    .unwrap()
+                    .call(Trace::clone(&trace))
+                    .await;
                 check(&trace, called.unwrap().name());
                 tokio::task::yield_now().await;
             }
@@ -146,14 +203,21 @@ async fn b08_tasks_on_many_threads_pick_from_whole_generations() {
     let tasks: Vec<_> = tasks.collect();
     for round in 0..500 {
         let size = 1 + (round * 5) % 8;
-        handle.set(named[..size].iter().map(|named| (named.name(), named.endpoint())));
+        handle.set(
+            named[..size]
+                .iter()
+                .map(|named| (named.name(), named.endpoint())),
+        );
         tokio::task::yield_now().await;
     }
     for task in tasks {
         task.await.unwrap();
     }
     assert_eq!(policy.torn.load(Ordering::SeqCst), 0);
-    assert_eq!(named.iter().map(|named| named.calls()).sum::<usize>(), 8_000);
+    assert_eq!(
+        named.iter().map(|named| named.calls()).sum::<usize>(),
+        8_000
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +273,9 @@ fn race<P: Policy<Picker: Picker<Trace>> + Clone>(policy: Witness<P>, turmoil: &
     let named: Vec<_> = (0..MEMBERS).map(|i| Named::new(name("n", i))).collect();
     let (handle, changes) = discover::channel();
     handle.set(named.iter().map(|named| (named.name(), named.endpoint())));
-    let health = Health::new().consecutive_failures(1).base_ejection(Duration::from_micros(50));
+    let health = Health::new()
+        .consecutive_failures(1)
+        .base_ejection(Duration::from_micros(50));
     let builder = Builder::new().seed(8).health(health);
     let (layer, driver) = builder.pair(changes, policy.clone()).unwrap();
     let mut driver = tokio_test::task::spawn(driver);
@@ -231,8 +297,16 @@ fn race<P: Policy<Picker: Picker<Trace>> + Clone>(policy: Witness<P>, turmoil: &
         scope.spawn(|| {
             let mut generation = layer.stats().generation;
             for round in 0..500_usize {
-                let size = if turmoil.resize { 1 + (round * 5) % MEMBERS } else { MEMBERS };
-                let weight = if turmoil.reweigh { 1 + round as u32 % 3 } else { 1 };
+                let size = if turmoil.resize {
+                    1 + (round * 5) % MEMBERS
+                } else {
+                    MEMBERS
+                };
+                let weight = if turmoil.reweigh {
+                    1 + round as u32 % 3
+                } else {
+                    1
+                };
                 handle.set(
                     named[..size]
                         .iter()
@@ -250,9 +324,17 @@ fn race<P: Policy<Picker: Picker<Trace>> + Clone>(policy: Witness<P>, turmoil: &
     });
     assert_eq!(policy.torn.load(Ordering::SeqCst), 0);
     let stats = layer.stats();
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0)
+    );
     assert_eq!(stats.policy_panics, 0);
-    assert_eq!(named.iter().map(|named| named.calls()).sum::<usize>(), 8_000);
+    assert_eq!(
+        named.iter().map(|named| named.calls()).sum::<usize>(),
+        8_000
+    );
 }
 
 /// A call goes to the endpoint that the policy named last; if that was closed by then, to another
@@ -262,12 +344,19 @@ fn check(trace: &Trace, answered: &str) {
     // The call that tries an ejected endpoint makes no pick.
     let Some(last) = picks.last() else { return };
     let is_member = last.members.iter().any(|name| name == answered);
-    assert!(last.named == answered || is_member, "{picks:?}, but {answered}");
+    assert!(
+        last.named == answered || is_member,
+        "{picks:?}, but {answered}"
+    );
 }
 
 fn for_each_witness(test: impl Fn(Witness<Shared<Trace>>)) {
-    test(Witness::new(Shared::new(counterpoise::policy::RoundRobin::new())));
-    test(Witness::new(Shared::new(counterpoise::policy::ModuloRoundRobin::new())));
+    test(Witness::new(Shared::new(
+        counterpoise::policy::RoundRobin::new(),
+    )));
+    test(Witness::new(Shared::new(
+        counterpoise::policy::ModuloRoundRobin::new(),
+    )));
 }
 
 /// The picks that were made for a request.
@@ -320,7 +409,10 @@ struct Sworn<K> {
 
 impl<P> Witness<P> {
     fn new(policy: P) -> Self {
-        Self { policy, torn: Arc::default() }
+        Self {
+            policy,
+            torn: Arc::default(),
+        }
     }
 }
 
@@ -329,10 +421,15 @@ impl<P: Policy> Policy for Witness<P> {
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
         Sworn {
-            inner: self.policy.build(members, previous.map(|sworn| &sworn.inner)),
+            inner: self
+                .policy
+                .build(members, previous.map(|sworn| &sworn.inner)),
             torn: Arc::clone(&self.torn),
             eligible: members.eligible().to_vec(),
-            names: members.iter().map(|member| member.name().to_owned()).collect(),
+            names: members
+                .iter()
+                .map(|member| member.name().to_owned())
+                .collect(),
         }
     }
 }

@@ -39,7 +39,10 @@ fn a_call_waits_while_the_first_update_is_being_applied() {
     let sites = Sites::new(&names);
     let (begin, begun) = mpsc::channel();
     let (allow, go) = mpsc::channel();
-    let policy = Slow { begun: Mutex::new(begin), go: Mutex::new(go) };
+    let policy = Slow {
+        begun: Mutex::new(begin),
+        go: Mutex::new(go),
+    };
     let (layer, driver) = BalanceLayer::pair(sites.list(&names), policy);
     let balance = layer.layer(());
     let driver = thread::spawn(|| block_on(driver));
@@ -64,8 +67,15 @@ async fn calls_at_the_very_start_find_the_endpoints() {
         let waits = layer.clone();
         let ready = tokio::spawn(async move { waits.ready_when(3).await });
         for _ in 0..4 {
-            layer.layer(()).oneshot(()).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
+            layer
+                .layer(())
+                .oneshot(())
+                .await
+                .unwrap_or_else(|e| panic!("round {round}: {e}"));
         }
-        ready.await.unwrap().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        ready
+            .await
+            .unwrap()
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
     }
 }

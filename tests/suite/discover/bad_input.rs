@@ -20,7 +20,10 @@ async fn b50_a_policy_that_panics_once_is_reported_and_compiled_anew() {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
         let policy = Compiles::panics_at(policy, 2);
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         handle.set(["a", "b"].map(|name| (name, sites[name].endpoint())));
         settle().await;
         handle.insert("c", sites["c"].endpoint());
@@ -42,7 +45,10 @@ async fn b50_a_policy_that_panics_at_once_is_named_in_the_error() {
     let sites = Sites::new(&["a", "b"]);
     let (handle, changes) = discover::channel();
     let policy = Compiles::panics_at(RoundRobin::new(), 1);
-    let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+    let mut balance = Builder::new()
+        .starting_at(0)
+        .balance(changes, policy)
+        .unwrap();
     handle.insert("a", sites["a"].endpoint());
     settle().await;
     let error = call(&mut balance).await.unwrap_err();
@@ -77,7 +83,10 @@ async fn b50_the_worst_weights_break_nothing() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (handle, changes) = discover::channel();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         handle.set(["a", "b"].map(|name| (name, sites[name].endpoint())));
         settle().await;
         handle.insert("c", sites["c"].endpoint().weight(0));
@@ -86,8 +95,14 @@ async fn b50_the_worst_weights_break_nothing() {
         handle.insert("d", sites["d"].endpoint().weight(u32::MAX));
         settle().await;
         let answers = answers(&mut balance, 300).await;
-        assert_eq!(["a", "b", "c", "d"].map(|name| count(&answers, name)), [100, 100, 0, 100]);
-        assert_eq!(balance.stats().endpoint("c").unwrap().state, EndpointState::Drained);
+        assert_eq!(
+            ["a", "b", "c", "d"].map(|name| count(&answers, name)),
+            [100, 100, 0, 100]
+        );
+        assert_eq!(
+            balance.stats().endpoint("c").unwrap().state,
+            EndpointState::Drained
+        );
     }
     for_each_policy!(case);
 }

@@ -71,7 +71,10 @@ impl Stream for Endless {
 #[tokio::test(start_paused = true)]
 async fn one_poll_takes_so_many_changes_and_a_batch_has_an_end() {
     let taken = Arc::new(AtomicUsize::new(0));
-    let stream = Endless { site: Site::new("a"), taken: Arc::clone(&taken) };
+    let stream = Endless {
+        site: Site::new("a"),
+        taken: Arc::clone(&taken),
+    };
     let policy = Compiles::new(RoundRobin::new());
     let (layer, driver) = BalanceLayer::pair(stream, policy.clone());
     let mut driver = task::spawn(driver);
@@ -81,7 +84,11 @@ async fn one_poll_takes_so_many_changes_and_a_batch_has_an_end() {
         assert!(driver.is_woken(), "more is ready");
         assert_eq!(taken.load(Ordering::SeqCst), poll * 1_024);
     }
-    assert_eq!(policy.count(), 1, "65,536 changes are published although more is ready");
+    assert_eq!(
+        policy.count(),
+        1,
+        "65,536 changes are published although more is ready"
+    );
     assert_eq!(layer.stats().counts.members, 10);
     for _ in 0..64 {
         assert!(driver.poll().is_pending());
@@ -115,7 +122,10 @@ async fn a_driver_that_is_dropped_early_is_visible_and_nobody_hangs() {
         assert_eq!(balance.stats().discovery, Discovery::Stopped);
         assert!(waiting.is_woken());
         assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::DiscoveryEnded);
-        assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::DiscoveryEnded);
+        assert_eq!(
+            call(&mut balance).await.unwrap_err().kind(),
+            ErrorKind::DiscoveryEnded
+        );
     }
     for_each_policy!(case);
 }

@@ -32,14 +32,20 @@ async fn removed_and_inserted_in_one_batch_is_a_new_member() {
     sites["a"].act(Act::Ok);
     handle.insert("a", sites["a"].endpoint());
     settle().await;
-    assert_eq!(balance.stats().endpoint("a").unwrap().state, EndpointState::Ejected);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().state,
+        EndpointState::Ejected
+    );
     handle.remove(&"a");
     handle.insert("a", sites["a"].endpoint());
     settle().await;
     assert_eq!(members(&balance), ["b", "a"]);
     let stats = balance.stats();
     let a = stats.endpoint("a").unwrap();
-    assert_eq!((a.state, a.picks, a.ejections), (EndpointState::Serving, 0, 0));
+    assert_eq!(
+        (a.state, a.picks, a.ejections),
+        (EndpointState::Serving, 0, 0)
+    );
 }
 
 /// Takes all that the stream has ready; removals with a minus.
@@ -91,7 +97,10 @@ fn a_key_between_its_removal_and_its_return_can_be_removed_again() {
     handle.insert("a", site.endpoint());
     {
         let mut next = task::spawn(&mut changes);
-        assert!(matches!(next.poll_next(), Poll::Ready(Some(Ok(Change::Remove("a"))))));
+        assert!(matches!(
+            next.poll_next(),
+            Poll::Ready(Some(Ok(Change::Remove("a"))))
+        ));
     }
     handle.remove(&"a");
     assert_eq!(take(&mut changes), [""; 0]);
@@ -103,7 +112,12 @@ fn a_set_is_the_difference_to_what_was_told() {
     let site = Site::new("a");
     let (handle, mut changes) = discover::channel();
     let set = |names: &[&'static str]| {
-        handle.set(names.iter().map(|&name| (name, site.endpoint())).collect::<Vec<_>>());
+        handle.set(
+            names
+                .iter()
+                .map(|&name| (name, site.endpoint()))
+                .collect::<Vec<_>>(),
+        );
     };
     set(&["a", "b"]);
     assert_eq!(take(&mut changes), ["a1", "b1"]);
@@ -161,12 +175,18 @@ fn a_channel_ends_with_its_last_handle_and_after_its_last_change() {
     clone.insert("a", site.endpoint());
     assert!(next.is_woken());
     drop(handle);
-    assert!(matches!(next.poll_next(), Poll::Ready(Some(Ok(Change::Insert("a", _))))));
+    assert!(matches!(
+        next.poll_next(),
+        Poll::Ready(Some(Ok(Change::Insert("a", _))))
+    ));
     assert!(next.poll_next().is_pending());
     clone.insert("b", site.endpoint());
     drop(clone);
     assert!(next.is_woken());
-    assert!(matches!(next.poll_next(), Poll::Ready(Some(Ok(Change::Insert("b", _))))));
+    assert!(matches!(
+        next.poll_next(),
+        Poll::Ready(Some(Ok(Change::Insert("b", _))))
+    ));
     assert!(matches!(next.poll_next(), Poll::Ready(None)));
 }
 
@@ -184,7 +204,9 @@ async fn clones_of_a_handle_change_one_set_from_anywhere() {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
     settle().await;
     assert_eq!(balance.stats().counts.members, 4);
     drop(handle);

@@ -24,14 +24,22 @@ async fn b88_an_empty_set_fails_at_once_and_can_be_left() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let site = Site::new("a");
         let (handle, changes) = discover::channel();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         handle.insert("a", site.endpoint());
         settle().await;
         handle.remove(&"a");
         settle().await;
         let mut failing = task::spawn(balance.ready().await.unwrap().call(()));
-        let Poll::Ready(Err(error)) = failing.poll() else { panic!("it waits or works") };
-        assert_eq!((error.kind(), error.counts().members), (ErrorKind::Empty, 0));
+        let Poll::Ready(Err(error)) = failing.poll() else {
+            panic!("it waits or works")
+        };
+        assert_eq!(
+            (error.kind(), error.counts().members),
+            (ErrorKind::Empty, 0)
+        );
         assert_eq!(error.to_string(), "there are no endpoints");
         handle.insert("a", site.endpoint());
         settle().await;
@@ -90,7 +98,10 @@ async fn b88_a_shutdown_with_calls_in_flight_lets_them_finish() {
         handle.remove(&"a");
         settle().await;
         assert_eq!(running.await.unwrap(), Answer::From("a"));
-        assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Empty);
+        assert_eq!(
+            call(&mut balance).await.unwrap_err().kind(),
+            ErrorKind::Empty
+        );
     }
     for_each_policy!(case);
 }
@@ -100,7 +111,9 @@ async fn b88_an_empty_list_is_an_error_and_no_hang() {
     let mut balance = Balance::new(Sites::new(&[]).list(&[]), RoundRobin::new());
     settle().await;
     let mut failing = task::spawn(balance.ready().await.unwrap().call(()));
-    let Poll::Ready(Err(error)) = failing.poll() else { panic!("it waits or works") };
+    let Poll::Ready(Err(error)) = failing.poll() else {
+        panic!("it waits or works")
+    };
     assert_eq!(error.kind(), ErrorKind::DiscoveryEnded);
 }
 
@@ -132,7 +145,12 @@ async fn b90_the_last_endpoints_are_kept_when_asked_for_until_another_joins() {
         handle.set([]);
         settle().await;
         assert_eq!(answers(&mut balance, 4).await, ["a", "b", "a", "b"]);
-        let states: Vec<_> = balance.stats().endpoints.iter().map(|one| one.state).collect();
+        let states: Vec<_> = balance
+            .stats()
+            .endpoints
+            .iter()
+            .map(|one| one.state)
+            .collect();
         assert_eq!(states, [EndpointState::Kept, EndpointState::Kept]);
         handle.insert("c", sites["c"].endpoint());
         settle().await;
@@ -160,7 +178,10 @@ async fn b90_a_kept_endpoint_that_is_inserted_again_is_a_new_member() {
     settle().await;
     let stats = balance.stats();
     assert_eq!(stats.endpoints.len(), 1);
-    assert_eq!((stats.endpoints[0].picks, stats.endpoints[0].state), (0, EndpointState::Serving));
+    assert_eq!(
+        (stats.endpoints[0].picks, stats.endpoints[0].state),
+        (0, EndpointState::Serving)
+    );
 }
 
 #[tokio::test(start_paused = true)]

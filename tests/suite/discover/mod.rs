@@ -15,5 +15,10 @@ mod traits;
 
 /// The names of the members, in order.
 fn members<P: Policy>(balance: &Balance<Direct<Site>, P>) -> Vec<String> {
-    balance.stats().endpoints.iter().map(|endpoint| endpoint.name.to_string()).collect()
+    balance
+        .stats()
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.name.to_string())
+        .collect()
 }

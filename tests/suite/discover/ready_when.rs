@@ -44,7 +44,10 @@ async fn b97_ready_when_fails_when_discovery_ends_with_fewer() {
     let sites = Sites::new(&["a"]);
     let layer = BalanceLayer::new(sites.list(&["a"]), RoundRobin::new());
     let error = layer.ready_when(2).await.unwrap_err();
-    assert_eq!((error.kind(), error.counts().members), (ErrorKind::DiscoveryEnded, 1));
+    assert_eq!(
+        (error.kind(), error.counts().members),
+        (ErrorKind::DiscoveryEnded, 1)
+    );
     layer.ready_when(1).await.unwrap();
     layer.ready_when(0).await.unwrap();
 }

@@ -21,15 +21,23 @@ async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (old, new, b) = (Site::new("old"), Site::new("new"), Site::new("b"));
         let (feed, changes) = feed();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
-        feed.unbounded_send(insert("a", old.endpoint().weight(2))).unwrap();
-        feed.unbounded_send(insert("a", new.endpoint().weight(3))).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
+        feed.unbounded_send(insert("a", old.endpoint().weight(2)))
+            .unwrap();
+        feed.unbounded_send(insert("a", new.endpoint().weight(3)))
+            .unwrap();
         feed.unbounded_send(insert("b", b.endpoint())).unwrap();
         settle().await;
         assert_eq!(old.instances(), 1, "the former service is dropped");
         assert_eq!(balance.stats().endpoint("a").unwrap().weight, 3);
         let answers = answers(&mut balance, 100).await;
-        assert_eq!(["old", "new", "b"].map(|name| count(&answers, name)), [0, 50, 50]);
+        assert_eq!(
+            ["old", "new", "b"].map(|name| count(&answers, name)),
+            [0, 50, 50]
+        );
     }
     for_each_policy!(case);
 }
@@ -38,7 +46,11 @@ async fn b92_a_key_is_one_member_with_the_latest_service_and_weight() {
 async fn b92_two_keys_of_one_service_are_two_members() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (shared, b) = (Site::new("shared"), Site::new("b"));
-        let endpoints = [("a1", shared.endpoint()), ("a2", shared.endpoint()), ("b", b.endpoint())];
+        let endpoints = [
+            ("a1", shared.endpoint()),
+            ("a2", shared.endpoint()),
+            ("b", b.endpoint()),
+        ];
         let list = discover::list(endpoints);
         let mut balance = Builder::new().starting_at(0).balance(list, policy).unwrap();
         settle().await;
@@ -64,7 +76,10 @@ async fn b93_a_removed_endpoint_finishes_its_calls_and_gets_no_other() {
         sites["b"].act(Act::After(Duration::from_secs(60)));
         let (handle, changes) = discover::channel();
         handle.set(["a", "b"].map(|name| (name, sites[name].endpoint())));
-        let mut balance = Builder::new().starting_at(1).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(1)
+            .balance(changes, policy)
+            .unwrap();
         settle().await;
         let mut running = task::spawn(balance.ready().await.unwrap().call(()));
         assert!(running.poll().is_pending());
@@ -89,7 +104,10 @@ async fn b93_a_replaced_service_gets_no_further_call_and_health_stays() {
     call(&mut balance).await.unwrap_err();
     handle.insert("a", new.endpoint());
     settle().await;
-    assert_eq!(balance.stats().endpoint("a").unwrap().consecutive_failures, 1);
+    assert_eq!(
+        balance.stats().endpoint("a").unwrap().consecutive_failures,
+        1
+    );
     assert_eq!(answers(&mut balance, 2).await, ["new", "new"]);
     assert_eq!((old.calls(), old.instances()), (1, 1));
     assert_eq!(balance.stats().endpoint("a").unwrap().picks, 3);
@@ -100,9 +118,13 @@ async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         for name in ["a", "b"] {
-            feed.unbounded_send(insert(name, sites[name].endpoint())).unwrap();
+            feed.unbounded_send(insert(name, sites[name].endpoint()))
+                .unwrap();
         }
         settle().await;
         assert_eq!(answers(&mut balance, 2).await, ["a", "b"]);
@@ -111,7 +133,8 @@ async fn b95_a_batch_that_replaces_everybody_has_no_empty_moment() {
             feed.unbounded_send(remove(name)).unwrap();
         }
         for name in ["c", "d"] {
-            feed.unbounded_send(insert(name, sites[name].endpoint())).unwrap();
+            feed.unbounded_send(insert(name, sites[name].endpoint()))
+                .unwrap();
         }
         for _ in 0..32 {
             call(&mut balance).await.unwrap();
@@ -128,17 +151,22 @@ async fn b95_a_waiting_call_is_served_by_the_new_endpoints() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c", "d"]);
         let (feed, changes) = feed();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         let mut waiting = task::spawn(balance.ready().await.unwrap().call(()));
         assert!(waiting.poll().is_pending());
         for name in ["a", "b"] {
-            feed.unbounded_send(insert(name, sites[name].endpoint())).unwrap();
+            feed.unbounded_send(insert(name, sites[name].endpoint()))
+                .unwrap();
         }
         for change in [remove("a"), remove("b")] {
             feed.unbounded_send(change).unwrap();
         }
         for name in ["c", "d"] {
-            feed.unbounded_send(insert(name, sites[name].endpoint())).unwrap();
+            feed.unbounded_send(insert(name, sites[name].endpoint()))
+                .unwrap();
         }
         settle().await;
         assert_eq!(waiting.await.unwrap(), Answer::From("c"));

@@ -64,7 +64,11 @@ async fn b83_an_ended_stream_is_left_alone_and_its_set_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn b83_the_spawned_driver_ends_with_its_stream() {
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     let before = tasks();
     let site = Site::new("a");
     let stream = EndsOnce(Some(stream::iter([insert("a", site.endpoint())])));
@@ -87,7 +91,10 @@ async fn b83_an_end_with_nothing_left_is_an_error_for_waiting_and_for_new_calls(
     assert!(waiting.is_woken());
     let error = waiting.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DiscoveryEnded);
-    assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::DiscoveryEnded);
+    assert_eq!(
+        call(&mut balance).await.unwrap_err().kind(),
+        ErrorKind::DiscoveryEnded
+    );
 }
 
 // ===== B84: errors =====
@@ -97,22 +104,36 @@ async fn b84_an_error_keeps_the_set_is_counted_and_changes_go_on() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let sites = Sites::new(&["a", "b", "c"]);
         let (feed, changes) = feed();
-        let mut balance = Builder::new().starting_at(0).balance(changes, policy).unwrap();
+        let mut balance = Builder::new()
+            .starting_at(0)
+            .balance(changes, policy)
+            .unwrap();
         for name in ["a", "b"] {
-            feed.unbounded_send(insert(name, sites[name].endpoint())).unwrap();
+            feed.unbounded_send(insert(name, sites[name].endpoint()))
+                .unwrap();
         }
         feed.unbounded_send(Err(Broken("discovery"))).unwrap();
         settle().await;
         let stats = balance.stats();
-        assert_eq!((stats.discovery_errors, stats.discovery), (1, Discovery::Following));
-        assert_eq!(stats.last_discovery_error.unwrap().to_string(), "discovery is broken");
+        assert_eq!(
+            (stats.discovery_errors, stats.discovery),
+            (1, Discovery::Following)
+        );
+        assert_eq!(
+            stats.last_discovery_error.unwrap().to_string(),
+            "discovery is broken"
+        );
         assert_eq!(answers(&mut balance, 4).await, ["a", "b", "a", "b"]);
-        feed.unbounded_send(insert("c", sites["c"].endpoint())).unwrap();
+        feed.unbounded_send(insert("c", sites["c"].endpoint()))
+            .unwrap();
         settle().await;
         assert_eq!(answers(&mut balance, 3).await, ["b", "c", "a"]);
         let stats = balance.stats();
         assert_eq!(stats.discovery_errors, 1);
-        assert!(stats.last_discovery_error.is_none(), "a change has come since");
+        assert!(
+            stats.last_discovery_error.is_none(),
+            "a change has come since"
+        );
     }
     for_each_policy!(case);
 }
@@ -163,7 +184,10 @@ async fn b85_changes_are_applied_without_traffic() {
     sender.send(remove("k9")).await.unwrap();
     sender.send(insert("x", last.endpoint())).await.unwrap();
     settle().await;
-    assert!(sites.iter().all(|site| site.instances() == 1), "former services are dropped");
+    assert!(
+        sites.iter().all(|site| site.instances() == 1),
+        "former services are dropped"
+    );
     assert_eq!(members(&balance), ["x"]);
     assert_eq!(answers(&mut balance, 1).await, ["x"]);
     assert!(sites.iter().all(|site| site.calls() == 0));
@@ -182,7 +206,8 @@ async fn b87_ten_thousand_changes_end_in_the_final_state() {
             feed.unbounded_send(remove(key)).unwrap();
             handle.remove(&key);
         } else {
-            feed.unbounded_send(insert(key, sites[key].endpoint().weight(i))).unwrap();
+            feed.unbounded_send(insert(key, sites[key].endpoint().weight(i)))
+                .unwrap();
             handle.insert(key, sites[key].endpoint().weight(i));
         }
         if i % 1_000 == 0 {
@@ -194,7 +219,14 @@ async fn b87_ten_thousand_changes_end_in_the_final_state() {
         let stats = balance.stats();
         assert_eq!(stats.endpoints.len(), 3);
         let weight = |name| stats.endpoint(name).unwrap().weight;
-        assert_eq!([weight("a"), weight("b"), weight("c")], [9_999, 9_997, 9_998]);
+        assert_eq!(
+            [weight("a"), weight("b"), weight("c")],
+            [9_999, 9_997, 9_998]
+        );
     }
-    assert!(["a", "b", "c"].iter().all(|name| sites[name].instances() == 3));
+    assert!(
+        ["a", "b", "c"]
+            .iter()
+            .all(|name| sites[name].instances() == 3)
+    );
 }

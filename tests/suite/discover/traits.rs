@@ -49,8 +49,18 @@ async fn a_policy_an_event_and_the_statistics_see_what_discovery_says() {
     let joined = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&joined);
     let builder = Builder::new().on_event(move |event| {
-        if let Event::Joined { endpoint, tier, zone, labels, .. } = event {
-            noted.lock().unwrap().push(format!("{endpoint} {tier} {zone:?} {labels}"));
+        if let Event::Joined {
+            endpoint,
+            tier,
+            zone,
+            labels,
+            ..
+        } = event
+        {
+            noted
+                .lock()
+                .unwrap()
+                .push(format!("{endpoint} {tier} {zone:?} {labels}"));
         }
     });
     let mut balance = builder.balance(changes, Rack("r1")).unwrap();
@@ -59,7 +69,11 @@ async fn a_policy_an_event_and_the_statistics_see_what_discovery_says() {
     handle.insert("c", placed(&sites["c"], "r2"));
     settle().await;
     assert_eq!(answers(&mut balance, 3).await, ["b"; 3]);
-    let want = ["a 0 None ", "b 2 Some(\"north\") disk=ssd,rack=r1", "c 2 Some(\"north\") rack=r2"];
+    let want = [
+        "a 0 None ",
+        "b 2 Some(\"north\") disk=ssd,rack=r1",
+        "c 2 Some(\"north\") rack=r2",
+    ];
     assert_eq!(*joined.lock().unwrap(), want);
 
     // A new label moves the calls, and is no new endpoint.
@@ -69,7 +83,10 @@ async fn a_policy_an_event_and_the_statistics_see_what_discovery_says() {
     assert_eq!(answers(&mut balance, 3).await, ["c"; 3]);
     let stats = balance.stats();
     let b = stats.endpoint("b").unwrap();
-    assert_eq!((b.tier, b.zone.as_deref(), b.labels.get("rack")), (2, Some("north"), Some("r2")));
+    assert_eq!(
+        (b.tier, b.zone.as_deref(), b.labels.get("rack")),
+        (2, Some("north"), Some("r2"))
+    );
     assert_eq!(b.labels.get("disk"), None, "labels are replaced as a whole");
     assert_eq!(joined.lock().unwrap().len(), 3);
 }

@@ -60,7 +60,11 @@ async fn a_thousand_ramps_cost_no_more_rebuilds_than_one() {
     let compiles = policy.count() - before;
     // The last one's window ends 39 s after the first joined: two windows.
     assert!(compiles <= BATCHES + 2 * 128 + 2, "{compiles} rebuilds");
-    let weights = balance.stats().endpoints.into_iter().map(|e| e.effective_weight);
+    let weights = balance
+        .stats()
+        .endpoints
+        .into_iter()
+        .map(|e| e.effective_weight);
     assert!(weights.into_iter().all(|weight| weight == 1.0));
     let after = policy.count();
     advance(100 * SECOND).await;
@@ -87,11 +91,17 @@ async fn a_ramp_goes_on_under_an_endpoint_that_is_drained_for_a_while() {
         }
         let stats = fleet.stats("z");
         if matches!(second % 10, 3 | 4 | 6 | 7) {
-            assert_eq!((stats.state, stats.effective_weight), (EndpointState::Drained, 0.0));
+            assert_eq!(
+                (stats.state, stats.effective_weight),
+                (EndpointState::Drained, 0.0)
+            );
             assert!(!fleet.route(20).await.contains(&"z"));
         } else {
             let want = 10.0 * f64::from(second.max(10));
-            assert!((stats.effective_weight - want).abs() < 10.1, "{second}: {stats:?}");
+            assert!(
+                (stats.effective_weight - want).abs() < 10.1,
+                "{second}: {stats:?}"
+            );
         }
     }
     assert_eq!(fleet.stats("z").effective_weight, 1_000.0);
@@ -136,12 +146,18 @@ async fn tiny_capacities_share_like_great_ones() {
         let _ = turns.balance.set_capacity(name, capacity);
         let _ = smooth.balance.set_capacity(name, capacity);
     }
-    assert_eq!(FIVE.map(|(name, _)| turns.factor(name) / tiny), [1.0, 1.0, 2.0, 1.0, 1.0]);
+    assert_eq!(
+        FIVE.map(|(name, _)| turns.factor(name) / tiny),
+        [1.0, 1.0, 2.0, 1.0, 1.0]
+    );
     for (name, weight) in FIVE {
         let part = if name == "c" { 2 } else { 1 };
         assert_eq!(turns.share(600, name).await, 100 * part);
         let whole = 1 + 2 + 3 * 2 + 1 + 1;
-        assert_eq!(smooth.share(100 * whole, name).await, 100 * part * weight as usize);
+        assert_eq!(
+            smooth.share(100 * whole, name).await,
+            100 * part * weight as usize
+        );
     }
 }
 
@@ -155,7 +171,9 @@ async fn bounded<S: Structure>(policy: KeyedBy<S>) {
     for step in 0..400_usize {
         if step % 7 == 0 {
             let name = FIVE[step / 7 % 5].0;
-            let _ = fleet.balance.set_capacity(name, (1 + step % 10) as f64 / 10.0);
+            let _ = fleet
+                .balance
+                .set_capacity(name, (1 + step % 10) as f64 / 10.0);
             advance(SECOND / 3).await;
         }
         if step % 3 == 2 {
@@ -170,17 +188,30 @@ async fn bounded<S: Structure>(policy: KeyedBy<S>) {
             running.push(call);
             let after = fleet.balance.stats();
             let taken = before.endpoints.iter().zip(&after.endpoints);
-            let taken = taken.filter(|(b, a)| a.in_flight > b.in_flight).map(|(_, a)| a);
+            let taken = taken
+                .filter(|(b, a)| a.in_flight > b.in_flight)
+                .map(|(_, a)| a);
             let taken: Vec<_> = taken.collect();
             assert_eq!(taken.len(), 1);
             let all: f64 = after.endpoints.iter().map(|e| e.effective_weight).sum();
             let share = taken[0].effective_weight / all;
             let bound = (1.25 * running.len() as f64 * share * (1.0 - 1e-12)).ceil();
-            assert!(taken[0].in_flight as f64 <= bound, "step {step}: {bound} {:?}", taken[0]);
+            assert!(
+                taken[0].in_flight as f64 <= bound,
+                "step {step}: {bound} {:?}",
+                taken[0]
+            );
         }
     }
     drop(running);
-    assert!(fleet.balance.stats().endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+    assert!(
+        fleet
+            .balance
+            .stats()
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,8 +284,14 @@ async fn recovers<P: Policy<Picker: Picker<()>>>(policy: P, seed: u64) {
         .outlier_detection(OutlierDetection::new().min_calls(1))
         .latency_weights(LatencyWeights::new().min_calls(1))
         .interval(SECOND / 2);
-    let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));
-    let mut balance = builder.seed(seed).starting_at(seed).balance(changes, policy).unwrap();
+    let builder = Builder::new()
+        .health(health)
+        .classify_fn(refusals(Outcome::Overload));
+    let mut balance = builder
+        .seed(seed)
+        .starting_at(seed)
+        .balance(changes, policy)
+        .unwrap();
     settle().await;
     let dice = Dice::seeded(seed);
     let mut running = Vec::new();
@@ -294,13 +331,20 @@ async fn recovers<P: Policy<Picker: Picker<()>>>(policy: P, seed: u64) {
     let quiet = balance.stats();
     for endpoint in &quiet.endpoints {
         let is_well = endpoint.state == EndpointState::Serving && endpoint.effective_weight == 1.0;
-        assert!(is_well && endpoint.in_flight == 0, "seed {seed}: {endpoint:?}");
+        assert!(
+            is_well && endpoint.in_flight == 0,
+            "seed {seed}: {endpoint:?}"
+        );
     }
     for _ in 0..20 {
         advance(SECOND).await;
         call(&mut balance).await.unwrap();
     }
-    assert_eq!(balance.stats().generation, quiet.generation, "seed {seed}: nothing moves");
+    assert_eq!(
+        balance.stats().generation,
+        quiet.generation,
+        "seed {seed}: nothing moves"
+    );
 }
 
 #[tokio::test(start_paused = true)]

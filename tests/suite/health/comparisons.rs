@@ -31,7 +31,10 @@ const TEN: [(&str, u32); 10] = [
 
 /// Never ejects for failures in a row.
 fn health() -> Health {
-    Health::new().consecutive_failures(1_000_000).jitter(0.0).interval(10 * SECOND)
+    Health::new()
+        .consecutive_failures(1_000_000)
+        .jitter(0.0)
+        .interval(10 * SECOND)
 }
 
 fn outliers() -> Health {
@@ -39,7 +42,11 @@ fn outliers() -> Health {
 }
 
 async fn fleet(health: Health, n: usize) -> Fleet<RoundRobin> {
-    let builder = Builder::new().health(health).seed(1).starting_at(0).classify(Push(None));
+    let builder = Builder::new()
+        .health(health)
+        .seed(1)
+        .starting_at(0)
+        .classify(Push(None));
     Fleet::with(builder, RoundRobin::new(), &TEN[..n]).await
 }
 
@@ -47,7 +54,11 @@ async fn fleet(health: Health, n: usize) -> Fleet<RoundRobin> {
 /// many times.
 async fn rounds(fleet: &mut Fleet<RoundRobin>, n: usize, bad: &[&str], act: Act, one_in: usize) {
     for round in 0..n {
-        let good = if act == Act::Err { Act::Ok } else { Act::After(10 * MILLISECOND) };
+        let good = if act == Act::Err {
+            Act::Ok
+        } else {
+            Act::After(10 * MILLISECOND)
+        };
         let names: Vec<_> = fleet.sites.keys().copied().collect();
         for name in names {
             let fails = bad.contains(&name) && round % one_in == 0;
@@ -60,7 +71,10 @@ async fn rounds(fleet: &mut Fleet<RoundRobin>, n: usize, bad: &[&str], act: Act,
 
 fn ejected(fleet: &Fleet<RoundRobin>) -> Vec<String> {
     let stats = fleet.balance.stats();
-    let out = stats.endpoints.iter().filter(|e| e.state == EndpointState::Ejected);
+    let out = stats
+        .endpoints
+        .iter()
+        .filter(|e| e.state == EndpointState::Ejected);
     out.map(|endpoint| endpoint.name.to_string()).collect()
 }
 
@@ -135,7 +149,14 @@ async fn the_share_that_may_be_ejected_holds_and_the_worst_go_first() {
     let mut fleet = fleet(outliers().max_ejected(0.2), 10).await;
     for round in 0..60 {
         for (name, one_in) in [("b", 2), ("e", 1), ("j", 3)] {
-            fleet.act(name, if round % one_in == 0 { Act::Err } else { Act::Ok });
+            fleet.act(
+                name,
+                if round % one_in == 0 {
+                    Act::Err
+                } else {
+                    Act::Ok
+                },
+            );
         }
         fleet.route(10).await;
     }
@@ -145,7 +166,10 @@ async fn the_share_that_may_be_ejected_holds_and_the_worst_go_first() {
 
 #[tokio::test(start_paused = true)]
 async fn consecutive_failures_and_outliers_share_one_limit() {
-    let health = outliers().consecutive_failures(30).max_ejected(0.5).base_ejection(60 * SECOND);
+    let health = outliers()
+        .consecutive_failures(30)
+        .max_ejected(0.5)
+        .base_ejection(60 * SECOND);
     let mut fleet = fleet(health, 3).await;
     // One goes for its failures in a row, within the interval; another is as bad.
     rounds(&mut fleet, 40, &["a"], Act::Err, 1).await;
@@ -176,7 +200,10 @@ async fn without_traffic_nothing_happens() {
         advance(10 * SECOND).await;
         fleet.route(1).await;
     }
-    assert_eq!((fleet.balance.stats().generation, ejected(&fleet).len()), (before, 0));
+    assert_eq!(
+        (fleet.balance.stats().generation, ejected(&fleet).len()),
+        (before, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +218,10 @@ async fn what_happened_before_an_endpoint_was_drained_is_not_held_against_it() {
     fleet.join("b", 1).await;
     rounds(&mut fleet, 60, &[], Act::Err, 1).await;
     judge(&mut fleet).await;
-    assert!(ejected(&fleet).is_empty(), "these calls ended three intervals ago");
+    assert!(
+        ejected(&fleet).is_empty(),
+        "these calls ended three intervals ago"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,9 +259,15 @@ async fn who_is_slow_stands_out_if_that_is_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn three_slow_ones_of_ten_stand_out_and_all_slow_ones_do_not() {
-    for (slow, out) in [(vec!["b", "e", "j"], 3), (TEN.map(|(name, _)| name).to_vec(), 0)] {
-        let mut fleet =
-            fleet(health().outlier_detection(OutlierDetection::new().slower_than(3.0)), 10).await;
+    for (slow, out) in [
+        (vec!["b", "e", "j"], 3),
+        (TEN.map(|(name, _)| name).to_vec(), 0),
+    ] {
+        let mut fleet = fleet(
+            health().outlier_detection(OutlierDetection::new().slower_than(3.0)),
+            10,
+        )
+        .await;
         for _ in 0..2 {
             rounds(&mut fleet, 22, &slow, Act::After(100 * MILLISECOND), 1).await;
             judge(&mut fleet).await;
@@ -247,8 +283,15 @@ struct Weighted(Fleet<SmoothWeighted>, Instant);
 impl Weighted {
     async fn new(n: usize) -> Self {
         let health = health().latency_weights(LatencyWeights::new());
-        let builder = Builder::new().health(health).seed(1).starting_at(0).classify(Push(None));
-        Self(Fleet::with(builder, SmoothWeighted::new(), &TEN[..n]).await, Instant::now())
+        let builder = Builder::new()
+            .health(health)
+            .seed(1)
+            .starting_at(0)
+            .classify(Push(None));
+        Self(
+            Fleet::with(builder, SmoothWeighted::new(), &TEN[..n]).await,
+            Instant::now(),
+        )
     }
 
     /// Lives through so many intervals in which the first endpoint takes so long and the
@@ -256,7 +299,9 @@ impl Weighted {
     async fn after(&mut self, intervals: usize, millis: u64) -> f64 {
         for _ in 0..intervals {
             let names: Vec<_> = self.0.sites.keys().copied().collect();
-            names.iter().for_each(|name| self.0.act(name, Act::After(10 * MILLISECOND)));
+            names
+                .iter()
+                .for_each(|name| self.0.act(name, Act::After(10 * MILLISECOND)));
             self.0.act("a", Act::After(Duration::from_millis(millis)));
             self.0.route(names.len() * 45).await;
             self.1 += 10 * SECOND;

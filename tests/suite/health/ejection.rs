@@ -24,7 +24,10 @@ async fn b60_callers_who_give_up_are_not_held_against_the_endpoint() {
     }
     let stats = bed.stats("a");
     assert_eq!((stats.picks, stats.drops, stats.in_flight), (100, 100, 0));
-    assert_eq!((stats.failures, stats.consecutive_failures, stats.ejections), (0, 0, 0));
+    assert_eq!(
+        (stats.failures, stats.consecutive_failures, stats.ejections),
+        (0, 0, 0)
+    );
     assert_eq!(stats.state, EndpointState::Serving);
 }
 
@@ -33,7 +36,9 @@ async fn b61_an_endpoint_that_hangs_is_ejected_by_the_timeouts_above() {
     let health = eject3().drop_counts_after(500 * MILLISECOND);
     let bed = Bed::new(&["a", "b"], health).await;
     bed.sites["a"].act(Act::Hang);
-    let mut client = ServiceBuilder::new().timeout(SECOND).service(bed.balance.clone());
+    let mut client = ServiceBuilder::new()
+        .timeout(SECOND)
+        .service(bed.balance.clone());
     let mut timeouts = 0;
     for _ in 0..20 {
         timeouts += usize::from(client.ready().await.unwrap().call(()).await.is_err());
@@ -47,11 +52,16 @@ async fn b61_an_endpoint_that_hangs_is_ejected_by_the_timeouts_above() {
 async fn b61_a_timeout_as_long_as_the_default_rule_counts() {
     let bed = Bed::new(&["a", "b"], Health::new()).await;
     bed.sites["a"].act(Act::Hang);
-    let mut client = ServiceBuilder::new().timeout(SECOND).service(bed.balance.clone());
+    let mut client = ServiceBuilder::new()
+        .timeout(SECOND)
+        .service(bed.balance.clone());
     for _ in 0..20 {
         let _ = client.ready().await.unwrap().call(()).await;
     }
-    assert_eq!((bed.calls("a"), bed.state("a")), (5, EndpointState::Ejected));
+    assert_eq!(
+        (bed.calls("a"), bed.state("a")),
+        (5, EndpointState::Ejected)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,16 +109,27 @@ async fn b62_refusals_by_the_application_eject_nobody_by_default() {
     let mut bed = Bed::new(&["a", "b"], eject3()).await;
     bed.sites["a"].act(Act::Reject);
     assert_eq!(bed.route(200).await, "ab".repeat(100));
-    assert_eq!((bed.stats("a").successes, bed.stats("a").consecutive_failures), (100, 0));
+    assert_eq!(
+        (
+            bed.stats("a").successes,
+            bed.stats("a").consecutive_failures
+        ),
+        (100, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn b62_a_classifier_may_call_refusals_failures() {
-    let builder = Builder::new().health(eject3()).classify_fn(refusals(Outcome::Failure));
+    let builder = Builder::new()
+        .health(eject3())
+        .classify_fn(refusals(Outcome::Failure));
     let mut bed = Bed::build(&["a", "b"], builder).await;
     bed.sites["a"].act(Act::Reject);
     assert_eq!(bed.route(12).await, "abababbbbbbb");
-    assert_eq!((bed.stats("a").failures, bed.state("a")), (3, EndpointState::Ejected));
+    assert_eq!(
+        (bed.stats("a").failures, bed.state("a")),
+        (3, EndpointState::Ejected)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +141,11 @@ async fn b62_what_is_ignored_neither_adds_nor_resets() {
         play(&mut bed, &[Act::Err, Act::Reject, Act::Err, Act::Reject]).await;
         assert_eq!(bed.stats("a").consecutive_failures, 2, "{outcome:?}");
         let (neutrals, overloads) = (bed.stats("a").neutrals, bed.stats("a").overloads);
-        let want = if outcome == Outcome::Neutral { (2, 0) } else { (0, 2) };
+        let want = if outcome == Outcome::Neutral {
+            (2, 0)
+        } else {
+            (0, 2)
+        };
         assert_eq!((neutrals, overloads), want);
         play(&mut bed, &[Act::Err]).await;
         assert_eq!(bed.state("a"), EndpointState::Ejected, "{outcome:?}");
@@ -140,13 +165,18 @@ async fn b62_a_success_in_between_resets() {
 async fn a_thousand_overloads_eject_nobody() {
     for (overload, refused) in [(Overload::off(), 1_000), (Overload::new(), 667)] {
         let health = eject1().overload(overload);
-        let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));
+        let builder = Builder::new()
+            .health(health)
+            .classify_fn(refusals(Outcome::Overload));
         let mut bed = Bed::build(&["a", "b"], builder).await;
         bed.sites["a"].act(Act::Reject);
         let route = bed.route(2_000).await;
         // One crowd of push-backs halves the share that is left, once: a third.
         assert_eq!(share(&route, "a"), refused);
-        assert_eq!((bed.stats("a").overloads, bed.stats("a").failures), (refused as u64, 0));
+        assert_eq!(
+            (bed.stats("a").overloads, bed.stats("a").failures),
+            (refused as u64, 0)
+        );
     }
 }
 
@@ -155,7 +185,10 @@ async fn switched_off_nobody_is_ejected_and_all_is_counted() {
     let mut bed = Bed::new(&["a", "b"], Health::off()).await;
     bed.sites["a"].act(Act::Err);
     assert_eq!(bed.route(200).await, "ab".repeat(100));
-    assert_eq!((bed.stats("a").failures, bed.stats("a").ejections), (100, 0));
+    assert_eq!(
+        (bed.stats("a").failures, bed.stats("a").ejections),
+        (100, 0)
+    );
 }
 
 // ===== periods and stragglers =====
@@ -184,7 +217,10 @@ async fn a_failure_from_before_the_ejection_does_not_prolong_it() {
     let straggler = bed.start();
     bed.eject("a").await;
     assert!(straggler.await.is_err());
-    assert_eq!((bed.stats("a").ejections, bed.stats("a").returns_in), (1, Some(5 * SECOND)));
+    assert_eq!(
+        (bed.stats("a").ejections, bed.stats("a").returns_in),
+        (1, Some(5 * SECOND))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +272,11 @@ async fn periods_grow_with_each_failed_trial_up_to_the_cap() {
         advance(seconds * SECOND - MILLISECOND).await;
         assert_eq!(bed.route(4).await, "bbbb", "{seconds} s are not over");
         advance(MILLISECOND).await;
-        assert_eq!(share(&bed.route(4).await, "a"), 1, "one trial after {seconds} s");
+        assert_eq!(
+            share(&bed.route(4).await, "a"),
+            1,
+            "one trial after {seconds} s"
+        );
     }
 }
 
@@ -254,7 +294,11 @@ async fn a_past_period_is_forgotten_after_as_long_in_service() {
         assert_eq!(bed.route(1).await, "a", "the trial");
         advance(served * SECOND).await;
         bed.eject("a").await;
-        assert_eq!(bed.stats("a").returns_in, Some(next * SECOND), "served {served} s");
+        assert_eq!(
+            bed.stats("a").returns_in,
+            Some(next * SECOND),
+            "served {served} s"
+        );
     }
 }
 
@@ -264,18 +308,27 @@ async fn a_past_period_is_forgotten_after_as_long_in_service() {
 async fn b75_a_poisonous_request_counts_once_per_attempt() {
     let names = ["a", "b", "c"];
     let mut bed = Bed::new(&names, eject3()).await;
-    let client = ServiceBuilder::new().retry(Retries::new(2)).service(bed.balance.clone());
+    let client = ServiceBuilder::new()
+        .retry(Retries::new(2))
+        .service(bed.balance.clone());
     for round in 0..10 {
         names.iter().for_each(|name| bed.sites[name].act(Act::Err));
         let error = client.clone().oneshot(()).await.unwrap_err();
         assert_eq!(error.endpoint(), Some("c"), "the last attempt");
         for name in names {
-            assert_eq!(bed.stats(name).consecutive_failures, 1, "{name} in round {round}");
+            assert_eq!(
+                bed.stats(name).consecutive_failures,
+                1,
+                "{name} in round {round}"
+            );
             assert_eq!(bed.state(name), EndpointState::Serving);
             bed.sites[name].act(Act::Ok);
         }
         assert_eq!(bed.route(3).await, "abc");
-        assert_eq!(names.map(|name| bed.stats(name).consecutive_failures), [0; 3]);
+        assert_eq!(
+            names.map(|name| bed.stats(name).consecutive_failures),
+            [0; 3]
+        );
     }
     assert_eq!(names.map(|name| bed.stats(name).failures), [10; 3]);
 }
@@ -314,6 +367,9 @@ async fn a_classifier_that_panics_has_seen_a_failure() {
     let mut bed = Bed::build(&["a", "b"], builder).await;
     bed.sites["a"].act(Act::Reject);
     assert!(tokio::spawn(bed.start()).await.unwrap_err().is_panic());
-    assert_eq!((bed.state("a"), bed.stats("a").in_flight), (EndpointState::Ejected, 0));
+    assert_eq!(
+        (bed.state("a"), bed.stats("a").in_flight),
+        (EndpointState::Ejected, 0)
+    );
     assert_eq!(bed.stats("a").failures, 1);
 }

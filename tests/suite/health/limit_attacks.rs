@@ -72,7 +72,10 @@ async fn the_limit_of_ejections_holds_when_capacities_come_back() {
 async fn a_capacity_in_a_large_set_is_in_effect_when_it_says_so() {
     let mut table = Table::new(SmoothWeighted::new(), &[2; 300]);
     table.picks(600);
-    assert_eq!(table.balance.set_capacity("7", 0.5), counterpoise::health::CapacityChange::Applied);
+    assert_eq!(
+        table.balance.set_capacity("7", 0.5),
+        counterpoise::health::CapacityChange::Applied
+    );
     let stats = table.balance.stats();
     assert_eq!(stats.endpoint("7").unwrap().effective_weight, 1.0);
     let counts = table.counts(300, 599);
@@ -103,7 +106,13 @@ fn the_limit_holds_at_every_look_under_threads() {
             while !done.load(Ordering::Relaxed) {
                 let stats = balance.stats();
                 assert!(stats.counts.ejected <= 4, "{stats}");
-                assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight <= 4), "{stats}");
+                assert!(
+                    stats
+                        .endpoints
+                        .iter()
+                        .all(|endpoint| endpoint.in_flight <= 4),
+                    "{stats}"
+                );
             }
         })
     };
@@ -112,7 +121,14 @@ fn the_limit_holds_at_every_look_under_threads() {
     }
     done.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
-    assert!(table.balance.stats().endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+    assert!(
+        table
+            .balance
+            .stats()
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +167,9 @@ type Zone = Balance<Direct<Site>, RoundRobin>;
 
 async fn zone(sites: &Sites, names: &[&'static str]) -> Zone {
     let builder = Builder::new().health(eject1()).starting_at(0);
-    let zone = builder.balance(sites.list(names), RoundRobin::new()).unwrap();
+    let zone = builder
+        .balance(sites.list(names), RoundRobin::new())
+        .unwrap();
     settle().await;
     zone
 }
@@ -161,7 +179,10 @@ async fn endpoints_of_a_balancer_below_another_are_tried_under_attempts() {
     let sites = Sites::new(&["a", "b"]);
     let inner = zone(&sites, &["a", "b"]).await;
     let list = discover::list([("zone", Endpoint::new(Direct(inner.clone())))]);
-    let outer = Builder::new().starting_at(0).balance(list, RoundRobin::new()).unwrap();
+    let outer = Builder::new()
+        .starting_at(0)
+        .balance(list, RoundRobin::new())
+        .unwrap();
     settle().await;
     let mut client = AttemptsLayer::new().layer(outer);
     sites["a"].act(Act::Err);
@@ -190,7 +211,11 @@ async fn a_request_that_was_sent_by_another_balancer_is_no_retry_here() {
         };
         Attempts::new().scope(work).await;
     }
-    assert_eq!(asked.stats().counts.ejected, 0, "ten calls, and none was a trial");
+    assert_eq!(
+        asked.stats().counts.ejected,
+        0,
+        "ten calls, and none was a trial"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,7 +229,11 @@ async fn concurrent_attempts_of_one_request_spread() {
     }
     let hedges = (0..4).map(|_| attempts.scope(zone.clone().oneshot(())));
     futures::future::join_all(hedges).await;
-    let mut tried: Vec<_> = attempts.names().iter().map(|name| name.to_string()).collect();
+    let mut tried: Vec<_> = attempts
+        .names()
+        .iter()
+        .map(|name| name.to_string())
+        .collect();
     tried.sort();
     assert_eq!(tried, names);
 }
@@ -213,13 +242,18 @@ async fn concurrent_attempts_of_one_request_spread() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_pushes_back_does_not_get_every_call_as_a_trial() {
-    let builder = Builder::new().health(eject1()).classify_fn(refusals(Outcome::Overload));
+    let builder = Builder::new()
+        .health(eject1())
+        .classify_fn(refusals(Outcome::Overload));
     let mut bed = Bed::build(&["a", "b", "c"], builder).await;
     bed.eject("a").await;
     bed.sites["a"].act(Act::Reject);
     advance(10 * SECOND).await;
     let route = bed.route(30).await;
-    assert!(share(&route, "a") <= 15, "{route}: it wants less, and b and c are fine");
+    assert!(
+        share(&route, "a") <= 15,
+        "{route}: it wants less, and b and c are fine"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +268,10 @@ async fn an_endpoint_that_hangs_does_not_get_every_call_as_a_trial() {
         let call = bed.balance.clone().oneshot(());
         served += usize::from(tokio::time::timeout(500 * MILLISECOND, call).await.is_ok());
     }
-    assert!(served >= 15, "{served} of 30 calls were served, with two of three healthy");
+    assert!(
+        served >= 15,
+        "{served} of 30 calls were served, with two of three healthy"
+    );
 }
 
 // ===== trials in every state =====
@@ -308,7 +345,9 @@ fn nothing_is_lost_while_weights_members_and_capacities_change() {
             _ => table.insert(1 + round % 5, 1),
         }
         let name = (round % 6).to_string();
-        let _ = table.balance.set_capacity(&name, f64::from(u8::from(round % 3 > 0)));
+        let _ = table
+            .balance
+            .set_capacity(&name, f64::from(u8::from(round % 3 > 0)));
     }
     for caller in callers {
         caller.join().unwrap();
@@ -322,7 +361,18 @@ fn nothing_is_lost_while_weights_members_and_capacities_change() {
     }
     let stats = table.balance.stats();
     for endpoint in &stats.endpoints {
-        assert_eq!((endpoint.in_flight, endpoint.state), (0, EndpointState::Serving), "{stats}");
+        assert_eq!(
+            (endpoint.in_flight, endpoint.state),
+            (0, EndpointState::Serving),
+            "{stats}"
+        );
     }
-    assert_eq!(table.counts(6, 600).iter().filter(|&&n| n.abs_diff(100) <= 2).count(), 6);
+    assert_eq!(
+        table
+            .counts(6, 600)
+            .iter()
+            .filter(|&&n| n.abs_diff(100) <= 2)
+            .count(),
+        6
+    );
 }

@@ -30,8 +30,15 @@ async fn b56_with_all_ejected_calls_go_to_all_at_once() {
     bed.sites["b"].act(Act::Err);
     assert_eq!(bed.route(6).await, "ababab");
     assert!(bed.balance.stats().panic);
-    assert_eq!(["a", "b"].map(|name| bed.state(name)), [EndpointState::Ejected; 2]);
-    let error = bed.start().now_or_never().expect("ends in the same poll").unwrap_err();
+    assert_eq!(
+        ["a", "b"].map(|name| bed.state(name)),
+        [EndpointState::Ejected; 2]
+    );
+    let error = bed
+        .start()
+        .now_or_never()
+        .expect("ends in the same poll")
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Call);
     let route = bed.route(9).await;
     assert_eq!(["a", "b"].map(|name| bed.calls(name)), [8, 8], "{route}");
@@ -44,14 +51,25 @@ async fn b56_with_all_ejected_calls_fail_at_once_if_that_is_the_rule() {
     bed.eject("b").await;
     let before = ["a", "b"].map(|name| bed.calls(name));
     for _ in 0..10 {
-        let error = bed.start().now_or_never().expect("ends in the same poll").unwrap_err();
+        let error = bed
+            .start()
+            .now_or_never()
+            .expect("ends in the same poll")
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Ejected);
         assert_eq!((error.counts().members, error.counts().ejected), (2, 2));
-        assert!(error.to_string().contains("2 members, 2 ejected"), "{error}");
+        assert!(
+            error.to_string().contains("2 members, 2 ejected"),
+            "{error}"
+        );
     }
     assert_eq!(["a", "b"].map(|name| bed.calls(name)), before);
     advance(10 * SECOND).await;
-    assert_eq!(bed.route(2).await, "ab", "both trials, without any change of the set");
+    assert_eq!(
+        bed.route(2).await,
+        "ab",
+        "both trials, without any change of the set"
+    );
     assert_eq!(share(&bed.route(10).await, "a"), 5);
 }
 
@@ -63,7 +81,10 @@ async fn b56_traffic_resumes_after_the_period_without_any_change_of_the_set() {
     advance(10 * SECOND).await;
     assert_eq!(bed.route(2).await, "ab", "both trials");
     assert!(!bed.balance.stats().panic);
-    assert_eq!(["a", "b"].map(|name| bed.state(name)), [EndpointState::Serving; 2]);
+    assert_eq!(
+        ["a", "b"].map(|name| bed.state(name)),
+        [EndpointState::Serving; 2]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,14 +130,20 @@ const TEN: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
 
 pub(super) fn ejected(bed: &Bed) -> Vec<String> {
     let stats = bed.balance.stats();
-    let out = stats.endpoints.iter().filter(|e| e.state == EndpointState::Ejected);
+    let out = stats
+        .endpoints
+        .iter()
+        .filter(|e| e.state == EndpointState::Ejected);
     out.map(|endpoint| endpoint.name.to_string()).collect()
 }
 
 /// Fails everything for long enough that all would be ejected.
 pub(super) async fn fail_all(bed: &mut Bed) {
     let stats = bed.balance.stats();
-    stats.endpoints.iter().for_each(|endpoint| bed.sites[&*endpoint.name].act(Act::Err));
+    stats
+        .endpoints
+        .iter()
+        .for_each(|endpoint| bed.sites[&*endpoint.name].act(Act::Err));
     bed.route(100).await;
 }
 
@@ -199,7 +226,13 @@ async fn who_was_spared_by_the_limit_is_ejected_once_there_is_room() {
 /// Fails at once while the flag is set.
 fn failing_while(fails: &Arc<AtomicBool>) -> Endpoint<Direct<Site>> {
     let fails = Arc::clone(fails);
-    let act = move |_| if fails.load(Ordering::Relaxed) { Act::Err } else { Act::Ok };
+    let act = move |_| {
+        if fails.load(Ordering::Relaxed) {
+            Act::Err
+        } else {
+            Act::Ok
+        }
+    };
     Site::new("it").acting(act).endpoint()
 }
 
@@ -232,7 +265,12 @@ async fn the_limit_holds_under_concurrency() {
         }
         assert_eq!(most.load(Ordering::Relaxed), limit, "{n} endpoints");
         assert_eq!(balance.stats().counts.ejected, limit, "{n} endpoints");
-        let picks: u64 = balance.stats().endpoints.iter().map(|endpoint| endpoint.picks).sum();
+        let picks: u64 = balance
+            .stats()
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.picks)
+            .sum();
         assert_eq!(picks, 8 * 500);
     }
 }
@@ -241,8 +279,17 @@ async fn the_limit_holds_under_concurrency() {
 
 #[tokio::test(start_paused = true)]
 async fn in_a_large_set_a_gate_closes_before_the_next_snapshot() {
-    let (good, bad) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-    let of = |i: usize| if i.is_multiple_of(3) { bad.clone() } else { good.clone() };
+    let (good, bad) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(true)),
+    );
+    let of = |i: usize| {
+        if i.is_multiple_of(3) {
+            bad.clone()
+        } else {
+            good.clone()
+        }
+    };
     let list = discover::list((0..900).map(|i| (i, failing_while(&of(i)))));
     let builder = Builder::new().health(eject1()).starting_at(0);
     let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
@@ -278,7 +325,12 @@ async fn in_a_large_set_that_fails_as_a_whole_each_endpoint_fails_once() {
         balance.ready().await.unwrap().call(()).await.unwrap_err();
     }
     let stats = balance.stats();
-    assert!(stats.endpoints.iter().all(|endpoint| (endpoint.picks, endpoint.ejections) == (1, 1)));
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| (endpoint.picks, endpoint.ejections) == (1, 1))
+    );
     assert!(stats.panic);
     balance.ready().await.unwrap().call(()).await.unwrap_err();
     fails.store(false, Ordering::Relaxed);
@@ -308,7 +360,10 @@ async fn calls_drops_failures_and_changes_at_once_leak_nothing() {
     // Periods are over at once, so that trials are part of it all the time.
     let health = eject3().base_ejection(Duration::from_nanos(1)).growth(1.0);
     let health = health.drop_counts_after(Duration::ZERO);
-    let balance = Builder::new().health(health).balance(changes, RoundRobin::new()).unwrap();
+    let balance = Builder::new()
+        .health(health)
+        .balance(changes, RoundRobin::new())
+        .unwrap();
     balance.ready_when(6).await.unwrap();
     let callers = (0..8).map(|caller| {
         let mut balance = balance.clone();
@@ -336,7 +391,9 @@ async fn calls_drops_failures_and_changes_at_once_leak_nothing() {
     for caller in callers {
         caller.await.unwrap();
     }
-    flags.iter().for_each(|flag| flag.store(false, Ordering::Relaxed));
+    flags
+        .iter()
+        .for_each(|flag| flag.store(false, Ordering::Relaxed));
     handle.set((0..6).map(|i| (i, endpoint(i))));
     balance.ready_when(6).await.unwrap();
     let mut balance = balance;
@@ -345,7 +402,11 @@ async fn calls_drops_failures_and_changes_at_once_leak_nothing() {
     }
     let stats = balance.stats();
     for endpoint in &stats.endpoints {
-        assert_eq!((endpoint.in_flight, endpoint.state), (0, EndpointState::Serving), "{stats}");
+        assert_eq!(
+            (endpoint.in_flight, endpoint.state),
+            (0, EndpointState::Serving),
+            "{stats}"
+        );
         let ended = endpoint.successes + endpoint.failures + endpoint.drops;
         assert_eq!(ended, endpoint.picks);
     }

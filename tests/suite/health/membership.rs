@@ -50,7 +50,10 @@ async fn b71_removal_ends_an_ejection() {
     bed.remove("b").await;
     bed.announce("b", 1).await;
     let stats = bed.stats("b");
-    assert_eq!((stats.state, stats.ejections, stats.picks), (EndpointState::Serving, 0, 0));
+    assert_eq!(
+        (stats.state, stats.ejections, stats.picks),
+        (EndpointState::Serving, 0, 0)
+    );
     assert_eq!(share(&bed.route(10).await, "b"), 5);
 }
 
@@ -78,7 +81,10 @@ async fn a_call_reports_to_its_endpoint_even_if_that_was_announced_again() {
     settle().await;
     assert_eq!(bed.stats("a").in_flight, 1);
     assert!(call.await.is_err());
-    assert_eq!((bed.stats("a").in_flight, bed.state("a")), (0, EndpointState::Ejected));
+    assert_eq!(
+        (bed.stats("a").in_flight, bed.state("a")),
+        (0, EndpointState::Ejected)
+    );
 }
 
 #[tokio::test(start_paused = true)]

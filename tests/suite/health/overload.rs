@@ -29,7 +29,11 @@ const SET: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
 
 fn builder(overload: Overload, asked: Option<Duration>) -> Builder<AtHead<Push>> {
     let health = Health::new().overload(overload);
-    Builder::new().health(health).seed(3).starting_at(0).classify(Push(asked))
+    Builder::new()
+        .health(health)
+        .seed(3)
+        .starting_at(0)
+        .classify(Push(asked))
 }
 
 /// Has an endpoint push back until it is heard once.
@@ -68,19 +72,36 @@ async fn follow<P: Policy<Picker: Picker<Job>>>(
         advance((second - now) as u32 * SECOND).await;
         now = second;
         let said = format!("{} at {second} s", type_name::<P>());
-        assert!((fleet.factor("a") - factor).abs() < 0.01, "{said}: {}", fleet.factor("a"));
+        assert!(
+            (fleet.factor("a") - factor).abs() < 0.01,
+            "{said}: {}",
+            fleet.factor("a")
+        );
         let (got, want) = (fleet.share(3_000, "a").await, share_at(sharing, factor));
         // What a ring owns is known, but not a third.
-        let want = if sharing == Sharing::Keys { want * 3.0 * whole } else { want };
-        assert!(is_likely(got, 3_000, want), "{said}: {got} of 3,000 for {want}");
+        let want = if sharing == Sharing::Keys {
+            want * 3.0 * whole
+        } else {
+            want
+        };
+        assert!(
+            is_likely(got, 3_000, want),
+            "{said}: {got} of 3,000 for {want}"
+        );
     }
     let stats = fleet.stats("a");
-    assert_eq!((stats.ejections, stats.state, stats.overloads), (0, EndpointState::Serving, 1));
+    assert_eq!(
+        (stats.ejections, stats.state, stats.overloads),
+        (0, EndpointState::Serving, 1)
+    );
 }
 
 macro_rules! each {
     ($asked:expr, $curve:expr) => {{
-        let (turns, draws) = (Sharing::Turns { weighted: true }, Sharing::Draws { weighted: true });
+        let (turns, draws) = (
+            Sharing::Turns { weighted: true },
+            Sharing::Draws { weighted: true },
+        );
         follow(turns, RoundRobin::new(), $asked, $curve).await;
         follow(turns, SmoothWeighted::new(), $asked, $curve).await;
         follow(draws, LeastRequest::new(), $asked, $curve).await;
@@ -90,13 +111,27 @@ macro_rules! each {
 
 #[tokio::test(start_paused = true)]
 async fn push_back_halves_holds_and_comes_back_in_a_line() {
-    each!(None, &[(0, 0.5), (9, 0.5), (10, 0.5), (12, 0.6), (15, 0.75), (20, 1.0), (60, 1.0)]);
+    each!(
+        None,
+        &[
+            (0, 0.5),
+            (9, 0.5),
+            (10, 0.5),
+            (12, 0.6),
+            (15, 0.75),
+            (20, 1.0),
+            (60, 1.0)
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn for_as_long_as_the_endpoint_asks() {
     let asked = Some(30 * SECOND);
-    each!(asked, &[(0, 0.5), (29, 0.5), (30, 0.5), (35, 0.75), (40, 1.0)]);
+    each!(
+        asked,
+        &[(0, 0.5), (29, 0.5), (30, 0.5), (35, 0.75), (40, 1.0)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +168,8 @@ async fn what_the_endpoint_asks_for_is_bounded() {
 async fn a_crowd_of_refusals_is_one_message() {
     let mut fleet = fleet(LeastRequest::new(), None).await;
     let mut calls = Vec::new();
-    SET.iter().for_each(|(name, _)| fleet.act(name, Act::Reject));
+    SET.iter()
+        .for_each(|(name, _)| fleet.act(name, Act::Reject));
     calls.extend((0..90).map(|_| fleet.start()));
     // Half of them end now, the others later: all began before the first was heard.
     let later = calls.split_off(45);
@@ -142,7 +178,10 @@ async fn a_crowd_of_refusals_is_one_message() {
     advance(2 * SECOND).await;
     join_all(later).await;
     assert_eq!(SET.map(|(name, _)| fleet.factor(name)), [0.5; 3]);
-    let refused: u64 = SET.iter().map(|(name, _)| fleet.stats(name).overloads).sum();
+    let refused: u64 = SET
+        .iter()
+        .map(|(name, _)| fleet.stats(name).overloads)
+        .sum();
     assert_eq!(refused, 90, "all are counted");
     // If all push back alike, nothing shifts.
     SET.iter().for_each(|(name, _)| fleet.act(name, Act::Ok));
@@ -167,7 +206,11 @@ async fn the_floor_holds_and_the_last_push_back_decides_when_it_ends() {
     let mut fleet = fleet(RoundRobin::new(), None).await;
     for want in [0.5, 0.25, 0.125, 0.1, 0.1] {
         push_back(&mut fleet, "a").await;
-        assert!((fleet.factor("a") - want).abs() < 1e-4, "{} for {want}", fleet.factor("a"));
+        assert!(
+            (fleet.factor("a") - want).abs() < 1e-4,
+            "{} for {want}",
+            fleet.factor("a")
+        );
         advance(SECOND).await;
     }
     // The last was a second ago.
@@ -177,7 +220,11 @@ async fn the_floor_holds_and_the_last_push_back_decides_when_it_ends() {
     assert!((fleet.factor("a") - 0.55).abs() < 0.01);
     // From there it is lowered again.
     push_back(&mut fleet, "a").await;
-    assert!((fleet.factor("a") - 0.275).abs() < 0.01, "{}", fleet.factor("a"));
+    assert!(
+        (fleet.factor("a") - 0.275).abs() < 0.01,
+        "{}",
+        fleet.factor("a")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,7 +266,9 @@ async fn switched_off_it_is_only_counted() {
 #[tokio::test(start_paused = true)]
 async fn push_back_neither_raises_nor_clears_the_count_of_failures() {
     let health = Health::new().consecutive_failures(3).jitter(0.0);
-    let builder = Builder::new().health(health).classify_fn(refusals(Outcome::Overload));
+    let builder = Builder::new()
+        .health(health)
+        .classify_fn(refusals(Outcome::Overload));
     let mut bed = Bed::build(&["a"], builder).await;
     for act in [Act::Err, Act::Reject, Act::Err, Act::Reject] {
         bed.sites["a"].act(act);
@@ -231,7 +280,11 @@ async fn push_back_neither_raises_nor_clears_the_count_of_failures() {
 /// A call of a former period says nothing: the endpoint was ejected and is back meanwhile.
 #[tokio::test(start_paused = true)]
 async fn stragglers_of_a_former_period_say_nothing() {
-    let builder = Builder::new().health(eject1()).seed(3).starting_at(0).classify(Push(None));
+    let builder = Builder::new()
+        .health(eject1())
+        .seed(3)
+        .starting_at(0)
+        .classify(Push(None));
     let mut fleet = Fleet::with(builder, RoundRobin::new(), &SET[..2]).await;
     fleet.act("a", Act::Reject);
     fleet.act("b", Act::Reject);

@@ -20,7 +20,10 @@ async fn a_retry_does_not_try_the_endpoint_that_just_failed_it() {
         .balance(sites.list(&names), RoundRobin::new())
         .unwrap();
     let attempts = Attempts::new();
-    attempts.scope(balance.clone().oneshot(())).await.unwrap_err();
+    attempts
+        .scope(balance.clone().oneshot(()))
+        .await
+        .unwrap_err();
     // The pause before the retry is longer than the ejection.
     advance(Duration::from_secs(2)).await;
     let answer = attempts.scope(balance.clone().oneshot(())).await;

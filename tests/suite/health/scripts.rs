@@ -66,7 +66,9 @@ impl Model {
     }
 
     fn ejected(&self) -> usize {
-        self.candidates().filter(|member| member.out.is_some()).count()
+        self.candidates()
+            .filter(|member| member.out.is_some())
+            .count()
     }
 
     fn is_panic(&self) -> bool {
@@ -87,7 +89,9 @@ impl Model {
 
     /// Returns who is tried by the next call.
     fn due(&self) -> Option<&'static str> {
-        let soonest = self.soonest_back().filter(|member| member.out <= Some(Instant::now()));
+        let soonest = self
+            .soonest_back()
+            .filter(|member| member.out <= Some(Instant::now()));
         soonest.map(|member| member.key)
     }
 
@@ -97,7 +101,9 @@ impl Model {
 
     fn may_be_called(&mut self, key: &str) -> bool {
         let (due, panic) = (self.due(), self.is_panic());
-        let Some(member) = self.member(key) else { return false };
+        let Some(member) = self.member(key) else {
+            return false;
+        };
         let healthy = member.out.is_none() || panic;
         due.map_or(healthy && member.weight > 0, |due| due == key)
     }
@@ -126,13 +132,21 @@ impl Model {
     fn announced(&mut self, key: &'static str, weight: u32) {
         match self.member(key) {
             Some(member) => member.weight = weight,
-            None => self.members.push(Member { key, weight, failures: 0, out: None, vain: 0 }),
+            None => self.members.push(Member {
+                key,
+                weight,
+                failures: 0,
+                out: None,
+                vain: 0,
+            }),
         }
     }
 
     fn keep_limit(&mut self) {
         while self.ejected() > self.limit() {
-            let Some(soonest) = self.soonest_back() else { return };
+            let Some(soonest) = self.soonest_back() else {
+                return;
+            };
             let member = self.member(soonest.key).unwrap();
             (member.failures, member.out, member.vain) = (0, None, 0);
         }
@@ -149,7 +163,9 @@ impl Model {
                 (_, Some(_)) => EndpointState::Ejected,
                 (_, None) => EndpointState::Serving,
             };
-            let left = member.out.map(|out| out.saturating_duration_since(Instant::now()));
+            let left = member
+                .out
+                .map(|out| out.saturating_duration_since(Instant::now()));
             prop_assert_eq!((&*shown.name, shown.state), (member.key, state));
             prop_assert_eq!(
                 (shown.consecutive_failures, shown.weight, shown.returns_in),
@@ -170,11 +186,16 @@ fn classify(result: Result<&Answer, &Broken>) -> Outcome {
 }
 
 async fn play(max_ejected: f64, script: &[Step]) -> Result<(), TestCaseError> {
-    let health = Health::new().consecutive_failures(THRESHOLD).base_ejection(PERIOD);
+    let health = Health::new()
+        .consecutive_failures(THRESHOLD)
+        .base_ejection(PERIOD);
     let health = health.growth(1.0).jitter(0.0).max_ejected(max_ejected);
     let builder = Builder::new().health(health).classify_fn(classify);
     let mut bed = Bed::build(&KEYS, builder).await;
-    let mut model = Model { members: Vec::new(), max_ejected };
+    let mut model = Model {
+        members: Vec::new(),
+        max_ejected,
+    };
     KEYS.iter().for_each(|key| model.announced(key, 1));
     let mut acts = std::collections::HashMap::new();
     for step in script {
@@ -213,7 +234,11 @@ async fn play(max_ejected: f64, script: &[Step]) -> Result<(), TestCaseError> {
 
 #[test]
 fn any_script_of_calls_changes_and_time_does_what_the_documentation_says() {
-    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let cases = (select(vec![0.2, 0.5, 1.0]), vec(step(), 1..60));
     let result = TestRunner::new_with_rng(config, rng).run(&cases, |(max_ejected, script)| {

@@ -36,7 +36,11 @@ pub(crate) fn near(a: f64, b: f64) -> bool {
 #[track_caller]
 fn assert_factors<P: Policy<Picker: Picker<Job>>>(fleet: &Fleet<P>, want: &[(&str, f64)]) {
     for &(name, factor) in want {
-        assert!(near(fleet.factor(name), factor), "{name}: {} for {factor}", fleet.factor(name));
+        assert!(
+            near(fleet.factor(name), factor),
+            "{name}: {} for {factor}",
+            fleet.factor(name)
+        );
     }
 }
 
@@ -133,9 +137,15 @@ async fn ends_on_time<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy: P) {
     assert!(fleet.factor("n") < 1.0, "{}", fleet.factor("n"));
     let generation = fleet.balance.stats().generation;
     advance(MILLISECOND).await;
-    assert_eq!((fleet.factor("n"), fleet.balance.stats().generation), (1.0, generation));
+    assert_eq!(
+        (fleet.factor("n"), fleet.balance.stats().generation),
+        (1.0, generation)
+    );
     fleet.route(1).await;
-    assert_eq!((fleet.factor("n"), fleet.balance.stats().generation), (1.0, generation + 1));
+    assert_eq!(
+        (fleet.factor("n"), fleet.balance.stats().generation),
+        (1.0, generation + 1)
+    );
     // And that is all: nothing is due any more.
     for _ in 0..20 {
         advance(SECOND).await;
@@ -159,7 +169,10 @@ async fn a_ramp_moves_in_steps_of_a_128th() {
         fleet.route(1).await;
     }
     let steps = fleet.balance.stats().generation - before;
-    assert!((115..=128).contains(&steps), "{steps}: the floor saves the first dozen");
+    assert!(
+        (115..=128).contains(&steps),
+        "{steps}: the floor saves the first dozen"
+    );
 }
 
 // ===== what the ramp meets on its way =====
@@ -174,7 +187,10 @@ async fn a_refresh_in_the_middle_changes_nothing() {
         fleet.join("a", 1 + second).await;
         assert_factors(&fleet, &[("a", 1.0), ("n", f64::from(second) / 10.0)]);
         let (got, factor) = (fleet.share(200, "n").await as f64, f64::from(second) / 10.0);
-        assert!((got - 200.0 * factor / (1.0 + factor)).abs() < 4.0, "{got} at {second}");
+        assert!(
+            (got - 200.0 * factor / (1.0 + factor)).abs() < 4.0,
+            "{got} at {second}"
+        );
     }
 }
 
@@ -286,10 +302,17 @@ impl Policy for Waits {
 /// One call has the next step compiled; others do not wait for that at the door.
 #[tokio::test(start_paused = true)]
 async fn no_call_waits_while_another_has_a_step_compiled() {
-    let (shut, (enter, entered), (open, gate)) =
-        (Arc::new(AtomicBool::new(false)), mpsc::channel(), mpsc::channel());
+    let (shut, (enter, entered), (open, gate)) = (
+        Arc::new(AtomicBool::new(false)),
+        mpsc::channel(),
+        mpsc::channel(),
+    );
     let (entering, gate) = (Mutex::new(enter), Mutex::new(gate));
-    let policy = Waits { shut: Arc::clone(&shut), entered: entering, gate };
+    let policy = Waits {
+        shut: Arc::clone(&shut),
+        entered: entering,
+        gate,
+    };
     let mut fleet = Fleet::new(ramp(Health::new()), policy, &OLDS[..2]).await;
     fleet.join("n", 1).await;
     advance(5 * SECOND).await;
@@ -304,7 +327,9 @@ async fn no_call_waits_while_another_has_a_step_compiled() {
         })
     };
     let (mut first, mut second) = (fleet.balance.clone(), fleet.balance.clone());
-    let one = caller(Box::new(move || drop(first.call(None).now_or_never().unwrap())));
+    let one = caller(Box::new(move || {
+        drop(first.call(None).now_or_never().unwrap())
+    }));
     entered.recv().unwrap();
     let other = caller(Box::new(move || {
         drop(second.call(None).now_or_never().unwrap());

@@ -23,8 +23,14 @@ use crate::{
 // ===== the curve, under every policy =====
 
 /// At these ages, in milliseconds, this part of the weight counts.
-const CURVE: [(u64, f64); 6] =
-    [(0, 0.1), (900, 0.1), (2_500, 0.25), (5_000, 0.5), (7_500, 0.75), (10_000, 1.0)];
+const CURVE: [(u64, f64); 6] = [
+    (0, 0.1),
+    (900, 0.1),
+    (2_500, 0.25),
+    (5_000, 0.5),
+    (7_500, 0.75),
+    (10_000, 1.0),
+];
 
 /// Returns the share of an endpoint of which this part of the weight counts.
 fn share_at(sharing: Sharing, weight: u32, others: u32, factor: f64) -> f64 {
@@ -54,17 +60,27 @@ async fn check_share<P: Policy<Picker: Picker<Job>>>(
     age: u64,
     factor: f64,
 ) {
-    let calls = if matches!(case.sharing, Sharing::Turns { .. }) { 400 } else { 3_000 };
+    let calls = if matches!(case.sharing, Sharing::Turns { .. }) {
+        400
+    } else {
+        3_000
+    };
     let want = share_at(case.sharing, case.weight, case.others, factor);
     let got = fleet.share(calls, "n").await;
-    let said = format!("{}: {got} of {calls} for {want} at {age}: {case:?}", type_name::<P>());
+    let said = format!(
+        "{}: {got} of {calls} for {want} at {age}: {case:?}",
+        type_name::<P>()
+    );
     match case.sharing {
         Sharing::Turns { .. } => assert!((got as f64 - calls as f64 * want).abs() <= 4.0, "{said}"),
         Sharing::Costs if !case.alike => assert!(got as f64 <= 2.2 * calls as f64 * want, "{said}"),
         Sharing::Draws { .. } | Sharing::Costs => assert!(is_likely(got, calls, want), "{said}"),
         // What a ring owns is not exact itself.
         Sharing::Keys if factor == 1.0 => {
-            assert!((0.7..1.4).contains(&(got as f64 / calls as f64 / want)), "{said}");
+            assert!(
+                (0.7..1.4).contains(&(got as f64 / calls as f64 / want)),
+                "{said}"
+            );
         }
         Sharing::Keys => {}
     }
@@ -76,7 +92,11 @@ async fn follow<P: Policy<Picker: Picker<Job>>>(fleet: &mut Fleet<P>, case: Case
     for (age, factor) in CURVE {
         advance(Duration::from_millis(age - before)).await;
         before = age;
-        assert!(near(fleet.factor("n"), factor), "{} at {age}", fleet.factor("n"));
+        assert!(
+            near(fleet.factor("n"), factor),
+            "{} at {age}",
+            fleet.factor("n")
+        );
         check_share(fleet, case, age, factor).await;
         if case.sharing == Sharing::Keys {
             shares.push(fleet.share(3_000, "n").await);
@@ -102,7 +122,12 @@ async fn arrives<P: Policy<Picker: Picker<Job>>>(
 ) {
     let mut fleet = Fleet::new(ramp(Health::new()), policy, olds).await;
     fleet.join("n", w).await;
-    let case = Case { sharing, weight: w, others: olds.len() as u32, alike: true };
+    let case = Case {
+        sharing,
+        weight: w,
+        others: olds.len() as u32,
+        alike: true,
+    };
     follow(&mut fleet, case).await;
 }
 
@@ -148,7 +173,16 @@ async fn returns<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) {
     fleet.eject("n").await;
     advance(10 * SECOND).await;
     fleet.bring_back("n").await;
-    follow(&mut fleet, Case { sharing, weight: 7, others: 2, alike: false }).await;
+    follow(
+        &mut fleet,
+        Case {
+            sharing,
+            weight: 7,
+            others: 2,
+            alike: false,
+        },
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +199,11 @@ async fn many_join<P: Policy<Picker: Picker<Job>>>(sharing: Sharing, policy: P) 
     let got = fleet.share(3_000, "n").await;
     let want = 1.0 / 1.08;
     if sharing != Sharing::Keys {
-        assert!(is_likely(got, 3_000, want), "{}: {got} for {want}", type_name::<P>());
+        assert!(
+            is_likely(got, 3_000, want),
+            "{}: {got} for {want}",
+            type_name::<P>()
+        );
     }
 }
 
@@ -210,18 +248,31 @@ where
                 if before != after {
                     moves[key] += 1;
                     let arrived = joins.iter().any(|(at, name)| name == after && *at <= step);
-                    assert!(arrived, "key {key} moved from {before} to {after} at step {step}");
+                    assert!(
+                        arrived,
+                        "key {key} moved from {before} to {after} at step {step}"
+                    );
                 }
             }
             owners = now;
         }
         advance(50 * MILLISECOND).await;
     }
-    assert!(moves.iter().all(|&moves| moves <= joins.len()), "each once a newcomer");
-    let names: Vec<_> =
-        OLDS.iter().copied().chain(joins.iter().map(|&(_, name)| (name, 1))).collect();
+    assert!(
+        moves.iter().all(|&moves| moves <= joins.len()),
+        "each once a newcomer"
+    );
+    let names: Vec<_> = OLDS
+        .iter()
+        .copied()
+        .chain(joins.iter().map(|&(_, name)| (name, 1)))
+        .collect();
     let mut whole = Fleet::new(Builder::new(), policy(), &names).await;
-    assert_eq!(owners, whole.owners(2_000).await, "in the end everybody has its own");
+    assert_eq!(
+        owners,
+        whole.owners(2_000).await,
+        "in the end everybody has its own"
+    );
     assert!(moves.iter().filter(|&&moves| moves > 0).count() > 200);
 }
 
@@ -244,7 +295,11 @@ async fn overlapping_ramps_hand_keys_only_to_newcomers() {
 async fn clients_agree_on_who_has_which_key_during_the_ramp() {
     let builder = |seed| {
         let health = Health::new().slow_start(SlowStart::new(10 * SECOND));
-        Builder::new().health(health).seed(seed).starting_at(seed).classify(Push(None))
+        Builder::new()
+            .health(health)
+            .seed(seed)
+            .starting_at(seed)
+            .classify(Push(None))
     };
     let mut one = Fleet::with(builder(1), RingHash::by(KEY), &OLDS).await;
     let set: Vec<_> = OLDS.iter().rev().copied().collect();
@@ -267,7 +322,10 @@ async fn busy<P: Policy<Picker: Picker<Job>>>(policy: P, callers: usize) -> f64 
     let mut running = FuturesUnordered::new();
     for turn in 0..2_000_u64 {
         for (name, _) in OLDS.iter().copied().chain([("n", 1)]) {
-            fleet.act(name, Act::After(Duration::from_micros(9_000 + turn * 7_919 % 2_000)));
+            fleet.act(
+                name,
+                Act::After(Duration::from_micros(9_000 + turn * 7_919 % 2_000)),
+            );
         }
         running.push(fleet.start());
         if running.len() >= callers {
@@ -286,7 +344,13 @@ async fn under_load_a_newcomer_gets_no_more_than_twice_its_share() {
             busy(PeakEwma::new(), callers).await,
             busy(RoundRobin::new(), callers).await,
         ];
-        assert!(shares.iter().all(|got| *got < 2.0 * share), "{shares:?} with {callers}");
-        assert!(shares.iter().all(|got| *got > 0.4 * share), "{shares:?} with {callers}");
+        assert!(
+            shares.iter().all(|got| *got < 2.0 * share),
+            "{shares:?} with {callers}"
+        );
+        assert!(
+            shares.iter().all(|got| *got > 0.4 * share),
+            "{shares:?} with {callers}"
+        );
     }
 }

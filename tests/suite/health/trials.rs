@@ -27,7 +27,10 @@ async fn ten_calls_at_the_end_of_the_period(act: Act) -> Bed {
         drop(tokio::spawn(bed.start()));
     }
     assert_eq!(bed.calls("b"), before + 1, "one of the ten is the trial");
-    assert_eq!((bed.state("b"), bed.stats("b").in_flight), (EndpointState::OnTrial, 1));
+    assert_eq!(
+        (bed.state("b"), bed.stats("b").in_flight),
+        (EndpointState::OnTrial, 1)
+    );
     settle().await;
     advance(4 * SECOND).await;
     assert_eq!(bed.route(20).await, "a".repeat(20), "the trial still runs");
@@ -50,7 +53,11 @@ async fn b63_one_call_tries_the_endpoint_and_a_failure_begins_the_next_period() 
     advance(SECOND).await;
     settle().await;
     assert_eq!(bed.state("b"), EndpointState::Ejected);
-    assert_eq!(bed.stats("b").returns_in, Some(20 * SECOND), "counted from the failure");
+    assert_eq!(
+        bed.stats("b").returns_in,
+        Some(20 * SECOND),
+        "counted from the failure"
+    );
     assert_eq!(bed.route(20).await, "a".repeat(20));
 }
 
@@ -63,7 +70,11 @@ async fn b63_every_endpoint_whose_period_is_over_is_tried_by_one_of_the_next_cal
         advance(SECOND).await;
     }
     advance(10 * SECOND).await;
-    assert_eq!(bed.route(3).await, "bcd", "in the order of their periods' ends");
+    assert_eq!(
+        bed.route(3).await,
+        "bcd",
+        "in the order of their periods' ends"
+    );
 }
 
 /// A set whose `b` is due for a trial.
@@ -91,7 +102,10 @@ async fn the_place_of_a_trial_is_given_back_when_its_call_is_dropped_young() {
     }
     bed.sites["b"].act(Act::Ok);
     assert_eq!(bed.route(1).await, "b");
-    assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Serving, 1));
+    assert_eq!(
+        (bed.state("b"), bed.stats("b").ejections),
+        (EndpointState::Serving, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,7 +115,10 @@ async fn a_trial_that_is_dropped_old_has_failed() {
     let trial = bed.start();
     advance(SECOND).await;
     drop(trial);
-    assert_eq!((bed.stats("b").ejections, bed.stats("b").returns_in), (2, Some(20 * SECOND)));
+    assert_eq!(
+        (bed.stats("b").ejections, bed.stats("b").returns_in),
+        (2, Some(20 * SECOND))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +127,10 @@ async fn a_trial_whose_service_panics_has_failed() {
     bed.sites["b"].act(Act::Panic);
     let trial = bed.start();
     assert!(tokio::spawn(trial).await.unwrap_err().is_panic());
-    assert_eq!((bed.stats("b").ejections, bed.stats("b").returns_in), (2, Some(20 * SECOND)));
+    assert_eq!(
+        (bed.stats("b").ejections, bed.stats("b").returns_in),
+        (2, Some(20 * SECOND))
+    );
     assert_eq!(bed.stats("b").in_flight, 0);
 }
 
@@ -118,7 +138,9 @@ async fn a_trial_whose_service_panics_has_failed() {
 async fn refusing(
     outcome: Outcome,
 ) -> Bed<AtHead<impl Fn(Result<&Answer, &Broken>) -> Outcome + Clone + Send>> {
-    let builder = Builder::new().health(eject3()).classify_fn(refusals(outcome));
+    let builder = Builder::new()
+        .health(eject3())
+        .classify_fn(refusals(outcome));
     let mut bed = Bed::build(&["a", "b"], builder).await;
     bed.eject("b").await;
     bed.sites["b"].act(Act::Reject);
@@ -146,8 +168,14 @@ async fn gaps(
 async fn trials_that_say_nothing_come_ever_more_rarely() {
     let mut bed = refusing(Outcome::Neutral).await;
     // A hundredth of the period, then twice as long each time, up to the whole.
-    assert_eq!(gaps(500, &mut bed).await, [1, 1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
-    assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Ejected, 1));
+    assert_eq!(
+        gaps(500, &mut bed).await,
+        [1, 1, 2, 4, 8, 16, 32, 64, 100, 100, 100]
+    );
+    assert_eq!(
+        (bed.state("b"), bed.stats("b").ejections),
+        (EndpointState::Ejected, 1)
+    );
     bed.sites["b"].act(Act::Ok);
     gaps(100, &mut bed).await;
     assert_eq!(bed.state("b"), EndpointState::Serving);
@@ -156,13 +184,19 @@ async fn trials_that_say_nothing_come_ever_more_rarely() {
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_is_pushed_back_is_followed_by_another_when_it_was_asked_to() {
     let hour = 3_600 * SECOND;
-    for (asked, want) in
-        [(None, 100), (Some(2 * SECOND), 100), (Some(25 * SECOND), 250), (Some(hour), 3_000)]
-    {
+    for (asked, want) in [
+        (None, 100),
+        (Some(2 * SECOND), 100),
+        (Some(25 * SECOND), 250),
+        (Some(hour), 3_000),
+    ] {
         let outcome = asked.map_or(Outcome::Overload, Outcome::OverloadFor);
         let mut bed = refusing(outcome).await;
         assert_eq!(gaps(3_500, &mut bed).await[..2], [1, want], "{asked:?}");
-        assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Ejected, 1));
+        assert_eq!(
+            (bed.state("b"), bed.stats("b").ejections),
+            (EndpointState::Ejected, 1)
+        );
     }
 }
 
@@ -186,7 +220,10 @@ async fn a_trial_of_a_removed_endpoint_ends_quietly() {
     assert!(bed.balance.stats().endpoint("b").is_none());
     assert_eq!(bed.route(4).await, "aaaa");
     bed.announce("b", 1).await;
-    assert_eq!((bed.state("b"), bed.stats("b").ejections), (EndpointState::Serving, 0));
+    assert_eq!(
+        (bed.state("b"), bed.stats("b").ejections),
+        (EndpointState::Serving, 0)
+    );
 }
 
 /// Returns after how long each of a hundred balancers would try the endpoint it ejected.
@@ -203,7 +240,12 @@ async fn a_hundred_periods(health: Health) -> Vec<Duration> {
 #[tokio::test(start_paused = true)]
 async fn b66_balancers_do_not_come_back_in_the_same_instant() {
     let periods = a_hundred_periods(eject3().jitter(0.2)).await;
-    assert!(periods.iter().all(|&p| (10 * SECOND..12 * SECOND).contains(&p)), "{periods:?}");
+    assert!(
+        periods
+            .iter()
+            .all(|&p| (10 * SECOND..12 * SECOND).contains(&p)),
+        "{periods:?}"
+    );
     for slot in 0..10 {
         let start = 10 * SECOND + slot * 200 * MILLISECOND;
         let inside = |p: &&Duration| (start..start + 200 * MILLISECOND).contains(*p);
@@ -246,7 +288,10 @@ async fn b69_a_flapping_endpoint_gets_ever_fewer_calls() {
         advance(SECOND).await;
     }
     let lengths: Vec<_> = periods.iter().map(|&(_, seconds)| seconds).collect();
-    assert_eq!(lengths, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300, 300]);
+    assert_eq!(
+        lengths,
+        [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300, 300]
+    );
     // The first four calls, then one trial a period, and one more after each success.
     let trials = lengths.len() - 1;
     assert_eq!(bed.calls("b"), 4 + trials + trials.div_ceil(3));
@@ -281,7 +326,10 @@ async fn one_trial_at_a_time_also_under_concurrency() {
     let trials = bad.calls();
     assert!(trials > 1, "there were trials");
     assert_eq!(trials + good.calls(), 16 * 200 + 1);
-    assert_eq!(balance.stats().endpoint("bad").unwrap().ejections, trials as u64);
+    assert_eq!(
+        balance.stats().endpoint("bad").unwrap().ejections,
+        trials as u64
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,5 +341,8 @@ async fn who_becomes_the_only_endpoint_during_its_trial_is_back_at_once() {
     assert_eq!(bed.state("b"), EndpointState::Serving);
     assert!(trial.await.is_err());
     let stats = bed.stats("b");
-    assert_eq!((stats.state, stats.consecutive_failures), (EndpointState::Serving, 0));
+    assert_eq!(
+        (stats.state, stats.consecutive_failures),
+        (EndpointState::Serving, 0)
+    );
 }

@@ -42,7 +42,11 @@ fn request(url: &str) -> Request {
 
 fn layer(health: Health, servers: &[Server]) -> BalanceLayer<Origin, RoundRobin> {
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    Builder::new().health(health).starting_at(0).layer(endpoints, RoundRobin::new()).unwrap()
+    Builder::new()
+        .health(health)
+        .starting_at(0)
+        .layer(endpoints, RoundRobin::new())
+        .unwrap()
 }
 
 /// Sends a request and returns what the server saw of it.
@@ -96,7 +100,10 @@ async fn concurrent_callers_share_the_servers_exactly() {
     for server in &servers {
         assert_eq!(server.requests(), 100, "{}", server.name());
         let endpoint = stats.endpoint(server.name()).unwrap();
-        assert_eq!((endpoint.picks, endpoint.successes, endpoint.in_flight), (100, 100, 0));
+        assert_eq!(
+            (endpoint.picks, endpoint.successes, endpoint.in_flight),
+            (100, 100, 0)
+        );
     }
 }
 
@@ -157,7 +164,10 @@ async fn a_server_that_hangs_is_ejected_by_the_timeouts_above() {
     let results = join_all((0..6).map(|_| get(stack.clone(), "http://service.test/"))).await;
     let errors: Vec<BoxError> = results.into_iter().filter_map(Result::err).collect();
     assert_eq!(errors.len(), 2, "{errors:?}");
-    assert!(errors.iter().all(|error| error.is::<Elapsed>()), "{errors:?}");
+    assert!(
+        errors.iter().all(|error| error.is::<Elapsed>()),
+        "{errors:?}"
+    );
     let stats = layer.stats();
     assert_eq!(state(&stats, "c"), EndpointState::Ejected, "{stats}");
     assert_eq!(stats.endpoint("c").unwrap().drops, 2);
@@ -214,7 +224,9 @@ async fn a_host_of_the_requests_own_is_kept() {
         let endpoint = Endpoint::new(server.origin().preserve_host(preserve));
         let layer = BalanceLayer::new(discover::list([("a", endpoint)]), RoundRobin::new());
         let mut request = request("http://service.test/");
-        request.headers_mut().insert("host", "own.test".parse().unwrap());
+        request
+            .headers_mut()
+            .insert("host", "own.test".parse().unwrap());
         let response = soon(layer.layer(client()).oneshot(request)).await.unwrap();
         assert_eq!(Seen::of(response.headers()).host, "own.test");
     }
@@ -228,7 +240,10 @@ async fn get_by_hyper(
     service: Balance<Origin, RoundRobin, HyperClient<HttpConnector, Empty<Bytes>>>,
     url: &str,
 ) -> Seen {
-    let request = hyper::Request::builder().uri(url).body(Empty::new()).unwrap();
+    let request = hyper::Request::builder()
+        .uri(url)
+        .body(Empty::new())
+        .unwrap();
     let response = soon(service.oneshot(request)).await.unwrap();
     Seen::of(response.headers())
 }
@@ -238,7 +253,12 @@ async fn a_client_of_hyper_goes_round() {
     let servers = NAMES.map(Server::http);
     let service = layer(Health::new(), &servers).layer(hyper_client());
     for name in NAMES.iter().cycle().take(9) {
-        assert_eq!(get_by_hyper(service.clone(), "http://service.test/").await.name, *name);
+        assert_eq!(
+            get_by_hyper(service.clone(), "http://service.test/")
+                .await
+                .name,
+            *name
+        );
     }
 }
 
@@ -246,13 +266,21 @@ async fn a_client_of_hyper_goes_round() {
 async fn each_endpoint_may_bring_a_client_that_resolves_the_name() {
     let servers = NAMES.map(Server::http);
     let endpoints = servers.each_ref().map(|server| {
-        let client = Client::builder().no_proxy().resolve("service.test", server.address());
-        (server.name(), Endpoint::new(Direct(client.build().unwrap())))
+        let client = Client::builder()
+            .no_proxy()
+            .resolve("service.test", server.address());
+        (
+            server.name(),
+            Endpoint::new(Direct(client.build().unwrap())),
+        )
     });
     let service = Balance::new(discover::list(endpoints), RoundRobin::new());
     assert_eq!(shares(&service, 9).await, even(3));
     let seen = get(service, "http://service.test/x?q").await.unwrap();
-    assert_eq!((seen.path.as_str(), seen.host.as_str()), ("/x?q", "service.test"));
+    assert_eq!(
+        (seen.path.as_str(), seen.host.as_str()),
+        ("/x?q", "service.test")
+    );
 }
 
 #[tokio::test]
@@ -261,7 +289,10 @@ async fn an_error_names_the_endpoint_and_keeps_the_clients_error() {
     server.kill().await;
     let service = layer(Health::new(), std::slice::from_ref(&server)).layer(client());
     let error: Error = get(service, "http://service.test/").await.unwrap_err();
-    assert_eq!((error.kind(), error.endpoint()), (ErrorKind::Call, Some("a")));
+    assert_eq!(
+        (error.kind(), error.endpoint()),
+        (ErrorKind::Call, Some("a"))
+    );
     assert_eq!(error.to_string(), "the call to endpoint a failed");
     let cause: &reqwest::Error = error.find().unwrap();
     assert!(cause.is_connect(), "{cause:?}");
@@ -286,9 +317,14 @@ async fn a_stack_of_timeout_and_retry_yields_our_error_in_a_box() {
         .layer(layer(health, &servers))
         .service(client());
 
-    let error = get(stack.clone(), "http://service.test/").await.unwrap_err();
+    let error = get(stack.clone(), "http://service.test/")
+        .await
+        .unwrap_err();
     let error: &Error = error.downcast_ref().unwrap();
-    assert_eq!((error.kind(), error.endpoint()), (ErrorKind::Call, Some("b")));
+    assert_eq!(
+        (error.kind(), error.endpoint()),
+        (ErrorKind::Call, Some("b"))
+    );
 
     let error = get(stack, "http://service.test/").await.unwrap_err();
     let error: &Error = error.downcast_ref().unwrap();
@@ -323,11 +359,19 @@ async fn a_retry_goes_to_another_server_whatever_the_policy_names() {
     let stack = ServiceBuilder::new()
         .retry(Retries::by(1, Request::try_clone))
         .map_err(BoxError::from)
-        .layer(Builder::new().health(Health::off()).layer(endpoints, First).unwrap())
+        .layer(
+            Builder::new()
+                .health(Health::off())
+                .layer(endpoints, First)
+                .unwrap(),
+        )
         .service(client());
     for _ in 0..9 {
         let attempts = Attempts::new();
-        let seen = attempts.scope(get(stack.clone(), "http://service.test/")).await.unwrap();
+        let seen = attempts
+            .scope(get(stack.clone(), "http://service.test/"))
+            .await
+            .unwrap();
         assert_ne!(seen.name, "a");
         assert_eq!(*attempts.names(), ["a".into(), seen.name.into()]);
     }
@@ -336,7 +380,10 @@ async fn a_retry_goes_to_another_server_whatever_the_policy_names() {
 /// A server that answers every request with this status.
 fn answering(name: &'static str, status: u16) -> Server {
     Server::answering(name, move || {
-        hyper::Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap()
+        hyper::Response::builder()
+            .status(status)
+            .body(Empty::<Bytes>::new())
+            .unwrap()
     })
 }
 
@@ -365,12 +412,22 @@ async fn by_default_a_server_that_answers_500_is_ejected() {
     let service = by_reqwest.layer(client());
     let reqwests = statuses(20, async || {
         let request = request("http://service.test/");
-        soon(service.clone().oneshot(request)).await.unwrap().status().as_u16()
+        soon(service.clone().oneshot(request))
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
     });
     let service = by_hyper.layer(hyper_client());
     let hypers = statuses(20, async || {
-        let request = hyper::Request::get("http://service.test/").body(Empty::new()).unwrap();
-        soon(service.clone().oneshot(request)).await.unwrap().status().as_u16()
+        let request = hyper::Request::get("http://service.test/")
+            .body(Empty::new())
+            .unwrap();
+        soon(service.clone().oneshot(request))
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
     });
     let want = HashMap::from([(200, 15), (500, 5)]);
     assert_eq!((reqwests.await, hypers.await), (want.clone(), want));
@@ -389,9 +446,18 @@ async fn where_only_errors_are_failures_500_ejects_nobody() {
     let layer = builder.layer(endpoints, RoundRobin::new()).unwrap();
     for _ in 0..10 {
         let request = request("http://service.test/");
-        assert_eq!(soon(layer.layer(client()).oneshot(request)).await.unwrap().status(), 500);
+        assert_eq!(
+            soon(layer.layer(client()).oneshot(request))
+                .await
+                .unwrap()
+                .status(),
+            500
+        );
     }
     let stats = layer.stats();
     let bad = stats.endpoint("bad").unwrap();
-    assert_eq!((bad.state, bad.successes, bad.failures), (EndpointState::Serving, 10, 0));
+    assert_eq!(
+        (bad.state, bad.successes, bad.failures),
+        (EndpointState::Serving, 10, 0)
+    );
 }

@@ -30,7 +30,9 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const LONG: Duration = Duration::from_secs(3600);
 
 fn channel(server: &Server) -> Channel {
-    transport::Endpoint::from_shared(server.url()).unwrap().connect_lazy()
+    transport::Endpoint::from_shared(server.url())
+        .unwrap()
+        .connect_lazy()
 }
 
 fn entry(server: &Server) -> (&'static str, Endpoint<Direct<Channel>>) {
@@ -39,17 +41,29 @@ fn entry(server: &Server) -> (&'static str, Endpoint<Direct<Channel>>) {
 
 fn balance(health: Health, servers: &[Server]) -> Grpc {
     let endpoints = discover::list(servers.iter().map(entry));
-    Builder::new().health(health).starting_at(0).balance(endpoints, RoundRobin::new()).unwrap()
+    Builder::new()
+        .health(health)
+        .starting_at(0)
+        .balance(endpoints, RoundRobin::new())
+        .unwrap()
 }
 
 /// One failure ejects, for good, and what is ejected is not used.
 fn strict() -> Health {
-    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
+    let health = Health::new()
+        .consecutive_failures(1)
+        .panic_mode(PanicMode::Fail);
     health.base_ejection(LONG).max_ejection(LONG)
 }
 
 fn name<T>(response: &tonic::Response<T>) -> String {
-    response.metadata().get("x-name").unwrap().to_str().unwrap().to_owned()
+    response
+        .metadata()
+        .get("x-name")
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// Asks a server for its health, once; returns which server it was.
@@ -81,7 +95,9 @@ where
 async fn shares(service: &Grpc, calls: usize) -> HashMap<String, usize> {
     let mut shares = HashMap::new();
     for _ in 0..calls {
-        *shares.entry(check_twice(service.clone()).await.unwrap()).or_default() += 1;
+        *shares
+            .entry(check_twice(service.clone()).await.unwrap())
+            .or_default() += 1;
     }
     shares
 }
@@ -92,7 +108,9 @@ fn even(share: usize) -> HashMap<String, usize> {
 
 /// Returns our error from the sources of a status.
 fn cause(status: &Status) -> &Error {
-    chain(status).find_map(|error| error.downcast_ref()).expect("a status with our error")
+    chain(status)
+        .find_map(|error| error.downcast_ref())
+        .expect("a status with our error")
 }
 
 /// Asserts that the client sees `Unavailable`, and for the right reason.
@@ -125,7 +143,10 @@ async fn concurrent_callers_share_the_servers_exactly() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_dies_is_ejected_and_comes_back() {
     let mut servers = NAMES.map(Server::grpc);
-    let health = Health::new().consecutive_failures(2).growth(1.0).jitter(0.0);
+    let health = Health::new()
+        .consecutive_failures(2)
+        .growth(1.0)
+        .jitter(0.0);
     let service = balance(health.base_ejection(Duration::from_millis(20)), &servers);
     until(|| service.stats().counts.members == 3).await;
     assert_eq!(shares(&service, 30).await, even(10));
@@ -158,13 +179,21 @@ async fn a_server_that_hangs_is_ejected_and_comes_back() {
         .drop_counts_after(Duration::from_millis(500));
     let service = balance(health, &servers);
     until(|| service.stats().counts.members == 3).await;
-    let timed = ServiceBuilder::new().timeout(Duration::from_secs(2)).service(service.clone());
+    let timed = ServiceBuilder::new()
+        .timeout(Duration::from_secs(2))
+        .service(service.clone());
 
     servers[2].hang(true);
     let results = join_all((0..3).map(|_| check(timed.clone()))).await;
-    let failures: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    let failures: Vec<_> = results
+        .iter()
+        .filter_map(|result| result.as_ref().err())
+        .collect();
     assert_eq!(failures.len(), 1, "{failures:?}");
-    assert!(chain(failures[0]).any(|error| error.is::<Elapsed>()), "{failures:?}");
+    assert!(
+        chain(failures[0]).any(|error| error.is::<Elapsed>()),
+        "{failures:?}"
+    );
     assert_eq!(service.stats().endpoint("c").unwrap().ejections, 1);
 
     servers[2].hang(false);
@@ -183,7 +212,11 @@ async fn watch(service: Grpc) -> Result<(String, Streaming<HealthCheckResponse>)
     let response = soon(HealthClient::new(service).watch(request)).await?;
     let name = name(&response);
     let mut stream = response.into_inner();
-    for want in [ServingStatus::Serving, ServingStatus::NotServing, ServingStatus::Serving] {
+    for want in [
+        ServingStatus::Serving,
+        ServingStatus::NotServing,
+        ServingStatus::Serving,
+    ] {
         assert_eq!(soon(stream.message()).await?.unwrap().status(), want);
     }
     Ok((name, stream))
@@ -219,9 +252,16 @@ async fn an_answer_that_is_an_error_is_the_callers_and_ejects_nobody() {
     let servers = NAMES.map(Server::grpc);
     let service = balance(strict(), &servers);
     for _ in 0..9 {
-        let request = HealthCheckRequest { service: "no such".to_owned() };
-        let status = soon(HealthClient::new(service.clone()).check(request)).await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (Code::NotFound, "no such"));
+        let request = HealthCheckRequest {
+            service: "no such".to_owned(),
+        };
+        let status = soon(HealthClient::new(service.clone()).check(request))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::NotFound, "no such")
+        );
     }
     assert_eq!(service.stats().counts.ejected, 0);
     assert!(servers.iter().all(|server| server.requests() == 3));
@@ -238,7 +278,10 @@ async fn a_refused_connection_is_unavailable_and_names_the_endpoint() {
         let status = check(service.clone()).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         let error = cause(&status);
-        assert_eq!((error.kind(), error.endpoint()), (ErrorKind::Call, Some(name)));
+        assert_eq!(
+            (error.kind(), error.endpoint()),
+            (ErrorKind::Call, Some(name))
+        );
         assert!(error.find::<transport::Error>().is_some(), "{error:?}");
     }
     let status = check(service).await.unwrap_err();
@@ -271,7 +314,11 @@ async fn no_endpoint_is_unavailable_whatever_the_reason() {
     let round_robin = RoundRobin::new;
 
     let ended = discover::list::<&str, Direct<Channel>>([]);
-    assert_unavailable(Balance::new(ended, round_robin()), ErrorKind::DiscoveryEnded).await;
+    assert_unavailable(
+        Balance::new(ended, round_robin()),
+        ErrorKind::DiscoveryEnded,
+    )
+    .await;
 
     let drained = discover::list([("a", Endpoint::new(target.clone()).weight(0))]);
     assert_unavailable(Balance::new(drained, round_robin()), ErrorKind::Drained).await;
@@ -286,10 +333,17 @@ async fn no_endpoint_is_unavailable_whatever_the_reason() {
 
     let (_handle, changes) = discover::channel::<&str, Direct<Channel>>();
     let unknown = Builder::new().wait_for_endpoints(Duration::ZERO);
-    assert_unavailable(unknown.balance(changes, round_robin()).unwrap(), ErrorKind::Empty).await;
+    assert_unavailable(
+        unknown.balance(changes, round_robin()).unwrap(),
+        ErrorKind::Empty,
+    )
+    .await;
 
     let (_handle, changes) = discover::channel::<&str, Direct<Channel>>();
-    let crowded = Builder::new().max_waiting(0).balance(changes, round_robin()).unwrap();
+    let crowded = Builder::new()
+        .max_waiting(0)
+        .balance(changes, round_robin())
+        .unwrap();
     assert_unavailable(crowded, ErrorKind::TooManyWaiting).await;
 }
 
@@ -302,7 +356,9 @@ async fn a_deadline_of_the_request_ejects_a_server_that_hangs() {
     servers[0].hang(true);
     let mut request = tonic::Request::new(HealthCheckRequest::default());
     request.set_timeout(Duration::from_millis(200));
-    let status = soon(HealthClient::new(service.clone()).check(request)).await.unwrap_err();
+    let status = soon(HealthClient::new(service.clone()).check(request))
+        .await
+        .unwrap_err();
     assert_eq!(status.code(), Code::Cancelled, "{status:?}");
     assert_eq!(cause(&status).endpoint(), Some("a"), "{status:?}");
     assert_eq!(state(&service, "a"), EndpointState::Ejected);

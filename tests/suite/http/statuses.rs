@@ -56,7 +56,9 @@ impl<B> retry::Policy<Ask, Response<B>, BoxError> for Again {
         _request: &mut Ask,
         result: &mut Result<Response<B>, BoxError>,
     ) -> Option<Self::Future> {
-        let good = result.as_ref().is_ok_and(|response| response.status() == 200);
+        let good = result
+            .as_ref()
+            .is_ok_and(|response| response.status() == 200);
         (!good && std::mem::take(&mut self.0)).then(|| std::future::ready(()))
     }
 
@@ -66,7 +68,9 @@ impl<B> retry::Policy<Ask, Response<B>, BoxError> for Again {
 }
 
 pub(crate) fn ask() -> Ask {
-    Request::get("http://service.test/").body(Empty::new()).unwrap()
+    Request::get("http://service.test/")
+        .body(Empty::new())
+        .unwrap()
 }
 
 pub(crate) fn client() -> Client {
@@ -76,15 +80,23 @@ pub(crate) fn client() -> Client {
 /// Returns a layer whose members are there.
 pub(crate) async fn layer<P: Policy>(health: Health, policy: P, servers: &[Server]) -> Http<P> {
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
-    let layer = builder.starting_at(0).seed(1).layer(endpoints, policy).unwrap();
+    let builder = Builder::new()
+        .health(health)
+        .judge(AtBodyEnd::new(Status::new()));
+    let layer = builder
+        .starting_at(0)
+        .seed(1)
+        .layer(endpoints, policy)
+        .unwrap();
     until(|| layer.stats().counts.members == servers.len()).await;
     layer
 }
 
 /// One failure ejects, for good, and what is ejected is not used.
 pub(crate) fn strict() -> Health {
-    let health = Health::new().consecutive_failures(1).panic_mode(PanicMode::Fail);
+    let health = Health::new()
+        .consecutive_failures(1)
+        .panic_mode(PanicMode::Fail);
     health.base_ejection(LONG).max_ejection(LONG)
 }
 
@@ -134,7 +146,11 @@ where
 }
 
 fn shared(shares: [usize; 3]) -> HashMap<String, usize> {
-    NAMES.iter().zip(shares).map(|(&name, share)| (name.to_owned(), share)).collect()
+    NAMES
+        .iter()
+        .zip(shares)
+        .map(|(&name, share)| (name.to_owned(), share))
+        .collect()
 }
 
 /// A server whose status can be changed.
@@ -161,17 +177,30 @@ fn with_moody_b(retry_after: Option<&'static str>) -> ([Server; 3], Arc<AtomicU1
 #[tokio::test]
 async fn a_server_that_answers_500_is_ejected_and_comes_back() {
     let (servers, status) = with_moody_b(None);
-    let health = Health::new().consecutive_failures(2).growth(1.0).jitter(0.0);
-    let layer =
-        layer(health.base_ejection(Duration::from_millis(20)), RoundRobin::new(), &servers).await;
+    let health = Health::new()
+        .consecutive_failures(2)
+        .growth(1.0)
+        .jitter(0.0);
+    let layer = layer(
+        health.base_ejection(Duration::from_millis(20)),
+        RoundRobin::new(),
+        &servers,
+    )
+    .await;
     let stack = stack(&layer, LONG);
     assert_eq!(shares(&stack, 9).await, shared([3, 3, 3]));
     status.store(500, Ordering::SeqCst);
     let without = shares(&stack, 12).await;
     assert_eq!((without.get("b"), without["a"] + without["c"]), (None, 12));
     let b = stats(&layer, "b");
-    assert!(b.ejections >= 1 && b.state != EndpointState::Serving, "{b:?}");
-    assert_eq!((b.failures, b.drops + b.neutrals + b.overloads), (b.picks - 3, 0));
+    assert!(
+        b.ejections >= 1 && b.state != EndpointState::Serving,
+        "{b:?}"
+    );
+    assert_eq!(
+        (b.failures, b.drops + b.neutrals + b.overloads),
+        (b.picks - 3, 0)
+    );
     status.store(200, Ordering::SeqCst);
     let back = async {
         while stats(&layer, "b").state != EndpointState::Serving {
@@ -201,13 +230,19 @@ async fn a_server_that_fails_fast_attracts_no_traffic() {
 #[tokio::test]
 async fn a_server_that_refuses_connections_is_ejected_and_comes_back() {
     let mut servers = NAMES.map(Server::http);
-    let health = Health::new().consecutive_failures(1).growth(1.0).jitter(0.0);
+    let health = Health::new()
+        .consecutive_failures(1)
+        .growth(1.0)
+        .jitter(0.0);
     let health = health.base_ejection(Duration::from_millis(20));
     let layer = layer(health, LeastRequest::new(), &servers).await;
     let stack = stack(&layer, LONG);
     servers[0].kill().await;
     let mut without = shares(&stack, 60).await;
-    assert_eq!((without.remove("a"), without.values().sum::<usize>()), (None, 60));
+    assert_eq!(
+        (without.remove("a"), without.values().sum::<usize>()),
+        (None, 60)
+    );
     let a = stats(&layer, "a");
     assert!(a.ejections >= 1 && a.failures == a.picks, "{a:?}");
     servers[0].restart();
@@ -238,7 +273,9 @@ async fn a_server_that_hangs_before_its_head_is_ejected_by_the_timeout_above() {
 async fn push_back_lowers_the_share_for_as_long_as_it_says() {
     for code in [429, 503] {
         let (servers, status) = with_moody_b(Some("3600"));
-        let overload = Overload::new().hold(Duration::from_millis(1)).max_hold(LONG);
+        let overload = Overload::new()
+            .hold(Duration::from_millis(1))
+            .max_hold(LONG);
         let layer = layer(strict().overload(overload), SmoothWeighted::new(), &servers).await;
         let stack = stack(&layer, LONG);
         status.store(code, Ordering::SeqCst);
@@ -247,7 +284,11 @@ async fn push_back_lowers_the_share_for_as_long_as_it_says() {
         }
         status.store(200, Ordering::SeqCst);
         let b = stats(&layer, "b");
-        assert_eq!((b.effective_weight, b.overloads, b.ejections), (0.5, 1, 0), "{code}");
+        assert_eq!(
+            (b.effective_weight, b.overloads, b.ejections),
+            (0.5, 1, 0),
+            "{code}"
+        );
         let shares = shares(&stack, 50).await;
         assert!((9..=11).contains(&shares["b"]), "{code}: {shares:?}");
     }
@@ -262,7 +303,10 @@ async fn a_server_that_always_pushes_back_is_never_ejected_and_its_share_comes_b
     status.store(429, Ordering::SeqCst);
     assert_eq!(shares(&stack, 100).await.get("b"), None);
     let b = stats(&layer, "b");
-    assert_eq!((b.state, b.ejections, b.failures), (EndpointState::Serving, 0, 0));
+    assert_eq!(
+        (b.state, b.ejections, b.failures),
+        (EndpointState::Serving, 0, 0)
+    );
     assert!(b.overloads >= 3 && b.overloads == b.picks, "{b:?}");
     status.store(200, Ordering::SeqCst);
     until(|| stats(&layer, "b").effective_weight == 1.0).await;
@@ -275,7 +319,10 @@ async fn reqwest_is_judged_by_the_head() {
     let (servers, status) = with_moody_b(None);
     status.store(500, Ordering::SeqCst);
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    let builder = Builder::new().health(strict()).classify(Status::new()).starting_at(0);
+    let builder = Builder::new()
+        .health(strict())
+        .classify(Status::new())
+        .starting_at(0);
     let layer = builder.layer(endpoints, RoundRobin::new()).unwrap();
     let service = layer.layer(reqwest::Client::builder().no_proxy().build().unwrap());
     let mut held = Vec::new();
@@ -289,5 +336,11 @@ async fn reqwest_is_judged_by_the_head() {
     let stats = layer.stats();
     let b = stats.endpoint("b").unwrap();
     assert_eq!((b.state, b.failures), (EndpointState::Ejected, 1));
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0), "{stats}");
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0),
+        "{stats}"
+    );
 }

@@ -77,7 +77,11 @@ where
     let layer = layer(Health::new(), policy, &servers).await;
     let stack = stack(&layer, LONG);
     let left = AtomicUsize::new(CALLS);
-    let take = || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    let take = || {
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        })
+    };
     let callers = (0..CALLERS).map(|_| async {
         while take().is_ok() {
             get(stack.clone()).await;
@@ -87,7 +91,13 @@ where
     });
     join_all(callers).await;
     assert_eq!(NAMES.map(|name| stats(&layer, name).in_flight), [0, 0, 0]);
-    assert_eq!(NAMES.map(|name| stats(&layer, name).successes).iter().sum::<u64>(), CALLS as u64);
+    assert_eq!(
+        NAMES
+            .map(|name| stats(&layer, name).successes)
+            .iter()
+            .sum::<u64>(),
+        CALLS as u64
+    );
     servers[2].requests()
 }
 
@@ -110,7 +120,9 @@ fn halting(rest: Result<Option<&'static str>, &'static str>) -> (Server, watch::
                 std::future::pending::<()>().await;
             }
             let part = |text| Frame::data(Bytes::from_static(str::as_bytes(text)));
-            rest.map(|rest| rest.map(part)).map_err(BoxError::from).transpose()
+            rest.map(|rest| rest.map(part))
+                .map_err(BoxError::from)
+                .transpose()
         };
         let rest = stream::once(rest).filter_map(std::future::ready).boxed();
         Response::new(BodyExt::boxed_unsync(StreamBody::new(first.chain(rest))))
@@ -126,7 +138,15 @@ async fn a_server_that_hangs_in_its_body_holds_the_call_until_it_is_dropped() {
     let layer = layer(strict(), RoundRobin::new(), &servers).await;
     let response = soon(stack(&layer, LONG).oneshot(ask())).await.unwrap();
     let mut body = response.into_body();
-    assert_eq!(soon(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "first");
+    assert_eq!(
+        soon(body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "first"
+    );
     assert!(body.frame().now_or_never().is_none());
     assert_eq!(stats(&layer, "a").in_flight, 1);
     drop(body);
@@ -140,11 +160,17 @@ async fn a_server_that_breaks_off_its_body_is_ejected() {
     let servers = [server, Server::http("b")];
     let layer = layer(strict(), RoundRobin::new(), &servers).await;
     let response = soon(stack(&layer, LONG).oneshot(ask())).await.unwrap();
-    assert_eq!((response.status().as_u16(), stats(&layer, "a").in_flight), (200, 1));
+    assert_eq!(
+        (response.status().as_u16(), stats(&layer, "a").in_flight),
+        (200, 1)
+    );
     go_on.send(true).unwrap();
     soon(response.into_body().collect()).await.unwrap_err();
     let a = stats(&layer, "a");
-    assert_eq!((a.state, a.failures, a.in_flight), (EndpointState::Ejected, 1, 0));
+    assert_eq!(
+        (a.state, a.failures, a.in_flight),
+        (EndpointState::Ejected, 1, 0)
+    );
     assert_eq!(shares(&stack(&layer, LONG), 9).await["b"], 9);
 }
 
@@ -153,27 +179,47 @@ async fn a_body_without_a_length_ends_with_its_stream() {
     let (server, go_on) = halting(Ok(Some("second")));
     let servers = [server];
     let layer = layer(strict(), RoundRobin::new(), &servers).await;
-    let mut body = soon(stack(&layer, LONG).oneshot(ask())).await.unwrap().into_body();
+    let mut body = soon(stack(&layer, LONG).oneshot(ask()))
+        .await
+        .unwrap()
+        .into_body();
     assert!(soon(body.frame()).await.unwrap().unwrap().is_data());
     go_on.send(true).unwrap();
     assert_eq!(stats(&layer, "a").in_flight, 1);
     assert_eq!(soon(body.collect()).await.unwrap().to_bytes(), "second");
-    assert_eq!((stats(&layer, "a").in_flight, stats(&layer, "a").successes), (0, 1));
+    assert_eq!(
+        (stats(&layer, "a").in_flight, stats(&layer, "a").successes),
+        (0, 1)
+    );
 }
 
 #[tokio::test]
 async fn a_body_of_known_length_ends_with_its_last_data() {
     let servers = ["a"].map(Server::http);
     let layer = layer(strict(), RoundRobin::new(), &servers).await;
-    let mut body = soon(stack(&layer, LONG).oneshot(ask())).await.unwrap().into_body();
-    assert_eq!((body.size_hint().exact(), stats(&layer, "a").in_flight), (Some(1), 1));
+    let mut body = soon(stack(&layer, LONG).oneshot(ask()))
+        .await
+        .unwrap()
+        .into_body();
+    assert_eq!(
+        (body.size_hint().exact(), stats(&layer, "a").in_flight),
+        (Some(1), 1)
+    );
     assert!(soon(body.frame()).await.unwrap().unwrap().is_data());
     assert!(body.is_end_stream());
-    assert_eq!((stats(&layer, "a").in_flight, stats(&layer, "a").successes), (0, 1));
+    assert_eq!(
+        (stats(&layer, "a").in_flight, stats(&layer, "a").successes),
+        (0, 1)
+    );
     // What has no body ends with its head.
-    let request = Request::head("http://service.test/").body(Empty::new()).unwrap();
+    let request = Request::head("http://service.test/")
+        .body(Empty::new())
+        .unwrap();
     let response = soon(layer.layer(client()).oneshot(request)).await.unwrap();
-    assert_eq!((stats(&layer, "a").in_flight, stats(&layer, "a").successes), (0, 2));
+    assert_eq!(
+        (stats(&layer, "a").in_flight, stats(&layer, "a").successes),
+        (0, 2)
+    );
     drop(response);
 }
 
@@ -186,9 +232,15 @@ async fn a_stream_of_http2_ends_with_whatever_tells_its_end() {
     let layer = layer(strict(), RoundRobin::new(), &servers).await;
     let mut builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
     let client: Client = builder.http2_only(true).build_http();
-    let mut body = soon(layer.layer(client).oneshot(ask())).await.unwrap().into_body();
+    let mut body = soon(layer.layer(client).oneshot(ask()))
+        .await
+        .unwrap()
+        .into_body();
     assert!(soon(body.frame()).await.unwrap().unwrap().is_data());
-    assert_eq!((body.is_end_stream(), stats(&layer, "a").in_flight), (false, 1));
+    assert_eq!(
+        (body.is_end_stream(), stats(&layer, "a").in_flight),
+        (false, 1)
+    );
     go_on.send(true).unwrap();
     while !body.is_end_stream() {
         soon(body.frame()).await;

@@ -46,12 +46,18 @@ fn told() -> Endpoint<Told> {
 type Idle = Direct<ServiceFn<fn(()) -> std::future::Ready<Said>>>;
 
 fn idle() -> Endpoint<Idle> {
-    Endpoint::new(Direct(service_fn((|()| std::future::ready(Ok(()))) as fn(()) -> _)))
+    Endpoint::new(Direct(service_fn(
+        (|()| std::future::ready(Ok(()))) as fn(()) -> _,
+    )))
 }
 
 async fn idlers<P: Policy>(builder: Builder, policy: P, n: usize) -> Balance<Idle, P> {
     let list = discover::list((0..n).map(|i| (i, idle())));
-    let balance = builder.starting_at(0).seed(1).balance(list, policy).unwrap();
+    let balance = builder
+        .starting_at(0)
+        .seed(1)
+        .balance(list, policy)
+        .unwrap();
     settle().await;
     balance
 }
@@ -61,9 +67,15 @@ async fn idlers<P: Policy>(builder: Builder, policy: P, n: usize) -> Balance<Idl
 /// Windows are taken while calls end: no window may hold more slow calls than calls.
 #[test]
 fn a_window_that_ends_while_calls_do_is_judged_all_the_same() {
-    let rule =
-        OutlierDetection::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.001);
-    let health = Health::new().outlier_detection(rule).interval(MILLISECOND).max_ejected(0.0);
+    let rule = OutlierDetection::new()
+        .min_calls(1)
+        .margin(0.0)
+        .false_ejections(0.5)
+        .slower_than(1.001);
+    let health = Health::new()
+        .outlier_detection(rule)
+        .interval(MILLISECOND)
+        .max_ejected(0.0);
     // Every other call of B takes a while.
     let work = |turns: usize| {
         service_fn(move |()| {
@@ -95,9 +107,18 @@ fn a_window_that_ends_while_calls_do_is_judged_all_the_same() {
         }
     });
     let stats = balance.stats();
-    let done: u64 = stats.endpoints.iter().map(|endpoint| endpoint.successes).sum();
+    let done: u64 = stats
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.successes)
+        .sum();
     assert_eq!(done, calls.load(Ordering::Relaxed) as u64);
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0));
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0)
+    );
 }
 
 // ===== costs =====
@@ -107,13 +128,23 @@ fn a_window_that_ends_while_calls_do_is_judged_all_the_same() {
 async fn costs(policy: PeakEwma, builder: Builder) {
     let names = ["a", "b", "c"];
     let list = discover::list(names.map(|name| (name, told())));
-    let mut balance = builder.starting_at(0).seed(5).balance(list, policy).unwrap();
+    let mut balance = builder
+        .starting_at(0)
+        .seed(5)
+        .balance(list, policy)
+        .unwrap();
     settle().await;
     let costs = |balance: &Balance<Told, PeakEwma>| {
         let stats = balance.stats();
-        let costs = stats.endpoints.iter().map(|endpoint| endpoint.latency.unwrap());
+        let costs = stats
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.latency.unwrap());
         let costs: Vec<_> = costs.collect();
-        assert!(costs.iter().all(|cost| !cost.is_zero()), "{policy:?}: {costs:?}");
+        assert!(
+            costs.iter().all(|cost| !cost.is_zero()),
+            "{policy:?}: {costs:?}"
+        );
         costs
     };
     costs(&balance);
@@ -177,7 +208,11 @@ async fn heavy<P: Policy<Picker: Picker<()>> + Policy>(policy: P) {
     const N: usize = 33_000;
     let weight = |i: usize| if i == 7 { 1 } else { u32::MAX };
     let list = discover::list((0..N).map(|i| (i, idle().weight(weight(i)))));
-    let mut balance = Builder::new().seed(1).starting_at(0).balance(list, policy).unwrap();
+    let mut balance = Builder::new()
+        .seed(1)
+        .starting_at(0)
+        .balance(list, policy)
+        .unwrap();
     balance.ready_when(N).await.unwrap();
     // From here on weights are multiplied by capacities.
     let _ = balance.set_capacity("7", 1e-9);
@@ -186,12 +221,20 @@ async fn heavy<P: Policy<Picker: Picker<()>> + Policy>(policy: P) {
         balance.call(()).await.unwrap();
     }
     let stats = balance.stats();
-    let picked = stats.endpoints.iter().filter(|endpoint| endpoint.picks > 0).count();
+    let picked = stats
+        .endpoints
+        .iter()
+        .filter(|endpoint| endpoint.picks > 0)
+        .count();
     // By draws a 1/e-th part is never drawn.
     assert!(picked > N / 2, "{picked}");
     let most = stats.endpoints.iter().map(|endpoint| endpoint.picks).max();
     assert!(most < Some(20), "{most:?}");
-    assert!(stats.endpoints[7..9].iter().all(|endpoint| endpoint.picks < 2));
+    assert!(
+        stats.endpoints[7..9]
+            .iter()
+            .all(|endpoint| endpoint.picks < 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,10 +282,17 @@ async fn calls_allocate_nothing_whatever_is_measured() {
 async fn push_back_for_longer_than_time_lasts() {
     let list = discover::list(["a", "b"].map(|name| (name, told())));
     let classify = |_: Result<&(), &std::io::Error>| Outcome::OverloadFor(Duration::MAX);
-    let overload = counterpoise::health::Overload::new().hold(YEAR).max_hold(YEAR);
-    let health = Health::new().overload(overload).slow_start(SlowStart::new(YEAR));
+    let overload = counterpoise::health::Overload::new()
+        .hold(YEAR)
+        .max_hold(YEAR);
+    let health = Health::new()
+        .overload(overload)
+        .slow_start(SlowStart::new(YEAR));
     let builder = Builder::new().health(health).classify_fn(classify);
-    let mut balance = builder.starting_at(0).balance(list, RoundRobin::new()).unwrap();
+    let mut balance = builder
+        .starting_at(0)
+        .balance(list, RoundRobin::new())
+        .unwrap();
     settle().await;
     for _ in 0..20 {
         let (says, reply) = oneshot::channel();
@@ -252,7 +302,10 @@ async fn push_back_for_longer_than_time_lasts() {
         assert!(at_once(call).is_ok());
         let stats = balance.stats();
         for endpoint in stats.endpoints {
-            assert!((0.09..=1.0).contains(&endpoint.effective_weight), "{endpoint:?}");
+            assert!(
+                (0.09..=1.0).contains(&endpoint.effective_weight),
+                "{endpoint:?}"
+            );
         }
     }
 }

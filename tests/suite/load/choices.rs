@@ -37,15 +37,26 @@ async fn hold<P: Policy<Picker: Picker<Job>>>(
     at: &'static str,
     n: usize,
 ) -> Vec<Running<P>> {
-    let others: Vec<_> = fleet.sites.keys().copied().filter(|&name| name != at).collect();
+    let others: Vec<_> = fleet
+        .sites
+        .keys()
+        .copied()
+        .filter(|&name| name != at)
+        .collect();
     for name in &others {
-        assert_eq!(fleet.balance.set_capacity(name, 0.0), CapacityChange::Applied);
+        assert_eq!(
+            fleet.balance.set_capacity(name, 0.0),
+            CapacityChange::Applied
+        );
     }
     fleet.act(at, Act::Hang);
     let calls = (0..n).map(|_| fleet.start()).collect();
     fleet.act(at, Act::Ok);
     for name in &others {
-        assert_eq!(fleet.balance.set_capacity(name, 1.0), CapacityChange::Applied);
+        assert_eq!(
+            fleet.balance.set_capacity(name, 1.0),
+            CapacityChange::Applied
+        );
     }
     assert_eq!(fleet.stats(at).in_flight, n as u64);
     calls
@@ -94,7 +105,9 @@ async fn pairs<P: Policy<Picker: Picker<Job>>>(
     }
     let pick = |fleet: &Fleet<P>| {
         let name = picked(&fleet.balance, Job::None).unwrap();
-        set.iter().position(|&(endpoint, _)| *endpoint == *name).unwrap()
+        set.iter()
+            .position(|&(endpoint, _)| *endpoint == *name)
+            .unwrap()
     };
     let mut pairs = Vec::new();
     for _ in 0..picks {
@@ -108,11 +121,17 @@ async fn pairs<P: Policy<Picker: Picker<Job>>>(
 /// Pearson's statistic of pairs that should be uniform.
 fn chi_square(pairs: &[(usize, usize)], n: usize) -> f64 {
     let mut counts = BTreeMap::new();
-    pairs.iter().for_each(|&pair| *counts.entry(pair).or_insert(0_u32) += 1);
+    pairs
+        .iter()
+        .for_each(|&pair| *counts.entry(pair).or_insert(0_u32) += 1);
     let cells = n * (n - 1);
     let expected = pairs.len() as f64 / cells as f64;
     let missing = (cells - counts.len()) as f64 * expected;
-    missing + counts.values().map(|&c| (f64::from(c) - expected).powi(2) / expected).sum::<f64>()
+    missing
+        + counts
+            .values()
+            .map(|&c| (f64::from(c) - expected).powi(2) / expected)
+            .sum::<f64>()
 }
 
 async fn b20_uniform<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
@@ -136,10 +155,16 @@ async fn b20_weighted<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let count = |want: &dyn Fn(&(usize, usize)) -> bool| pairs.iter().filter(|p| want(p)).count();
     assert_eq!(count(&|(first, second)| first == second), 0);
     for (i, weight) in weights.iter().enumerate() {
-        assert!(is_likely(count(&|(first, _)| *first == i), 8_000, weight / 8.0), "first {i}");
+        assert!(
+            is_likely(count(&|(first, _)| *first == i), 8_000, weight / 8.0),
+            "first {i}"
+        );
         let second = |j: usize| weights[j] / 8.0 * weight / (8.0 - weights[j]);
         let chance: f64 = (0..4).filter(|&j| j != i).map(second).sum();
-        assert!(is_likely(count(&|(_, second)| *second == i), 8_000, chance), "second {i}");
+        assert!(
+            is_likely(count(&|(_, second)| *second == i), 8_000, chance),
+            "second {i}"
+        );
     }
 }
 
@@ -152,14 +177,19 @@ async fn b20_candidates_are_drawn_by_weight_without_return() {
 #[tokio::test(start_paused = true)]
 async fn b20_without_load_the_shares_are_the_weights() {
     let set = [("a", 1), ("b", 1), ("c", 2), ("d", 4)];
-    for policy in
-        [LeastRequest::new(), LeastRequest::new().choices(3), LeastRequest::new().full_scan()]
-    {
+    for policy in [
+        LeastRequest::new(),
+        LeastRequest::new().choices(3),
+        LeastRequest::new().full_scan(),
+    ] {
         let mut fleet = Fleet::new(healthless(), policy, &set).await;
         let route = fleet.route(8_000).await;
         for (name, weight) in set {
             let got = route.iter().filter(|&&other| other == name).count();
-            assert!(is_likely(got, 8_000, f64::from(weight) / 8.0), "{name}: {got}, {policy:?}");
+            assert!(
+                is_likely(got, 8_000, f64::from(weight) / 8.0),
+                "{name}: {got}, {policy:?}"
+            );
         }
         let mut fleet = Fleet::new(healthless(), policy, &FIVE[..4]).await;
         let route = fleet.route(8_000).await;
@@ -180,9 +210,15 @@ async fn b20_under_load_calls_are_held_in_proportion_to_the_weights() {
         set.iter().for_each(|(name, _)| fleet.act(name, Act::Hang));
         let _held: Vec<_> = (0..800).map(|_| fleet.start()).collect();
         for (name, weight) in set {
-            let (held, want) = (fleet.stats(name).in_flight as f64, f64::from(weight) * 100.0);
+            let (held, want) = (
+                fleet.stats(name).in_flight as f64,
+                f64::from(weight) * 100.0,
+            );
             let slack = if full { 1.0 } else { 12.0 };
-            assert!((held - want).abs() <= slack, "{name} holds {held}, full scan: {full}");
+            assert!(
+                (held - want).abs() <= slack,
+                "{name} holds {held}, full scan: {full}"
+            );
         }
     }
 }
@@ -217,13 +253,16 @@ impl Picker<Job> for FilledPicker {
 async fn b20_at_ten_thousand_endpoints_two_are_looked_at() {
     const N: usize = 10_000;
     let names: Vec<_> = (0..N).map(|n| (crate::probes::name("n", n), 1)).collect();
-    for (policy, picks, want) in
-        [(LeastRequest::new(), N, 0..=10), (LeastRequest::new().full_scan(), 20, 20..=20)]
-    {
+    for (policy, picks, want) in [
+        (LeastRequest::new(), N, 0..=10),
+        (LeastRequest::new().full_scan(), 20, 20..=20),
+    ] {
         let full = Arc::new(AtomicBool::new(false));
         let policy = Filled(policy, Arc::clone(&full));
         let mut fleet = Fleet::new(healthless(), policy, &names).await;
-        names.iter().for_each(|(name, _)| fleet.act(name, Act::Hang));
+        names
+            .iter()
+            .for_each(|(name, _)| fleet.act(name, Act::Hang));
         let mut held: Vec<_> = (0..N).map(|_| fleet.start()).collect();
         drop(held.swap_remove(5_000));
         assert_eq!(fleet.stats("n5000").in_flight, 0);
@@ -239,7 +278,14 @@ async fn b76<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) {
     let mut fleet = Fleet::new(healthless(), policy, &FIVE[..2]).await;
     fleet.handle.remove(&"b");
     settle().await;
-    for act in [Act::Ok, Act::Err, Act::Hang, Act::After(SECOND), Act::Panic, Act::Hang] {
+    for act in [
+        Act::Ok,
+        Act::Err,
+        Act::Hang,
+        Act::After(SECOND),
+        Act::Panic,
+        Act::Hang,
+    ] {
         fleet.act("a", act);
         let mut call = tokio_test::task::spawn(fleet.start());
         match act {
@@ -268,11 +314,17 @@ async fn b76_nothing_stays_in_flight_however_a_call_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn b81_the_least_calls_for_the_weight_win() {
-    for (weights, full, want) in
-        [([1, 1, 1], true, "b"), ([4, 1, 1], true, "a"), ([4, 2, 1], true, "b")]
-    {
+    for (weights, full, want) in [
+        ([1, 1, 1], true, "b"),
+        ([4, 1, 1], true, "a"),
+        ([4, 2, 1], true, "b"),
+    ] {
         let set = [("a", weights[0]), ("b", weights[1]), ("c", weights[2])];
-        let policy = if full { LeastRequest::new().full_scan() } else { LeastRequest::new() };
+        let policy = if full {
+            LeastRequest::new().full_scan()
+        } else {
+            LeastRequest::new()
+        };
         let mut fleet = Fleet::new(healthless(), policy, &set).await;
         let mut held = Vec::new();
         for (name, calls) in [("a", 3), ("b", 1), ("c", 2)] {
@@ -323,7 +375,10 @@ async fn b82_calls_that_wait_for_readiness_count() {
     waiting.push(spawn(balance.call(())));
     let looked = [first, picked(&balance, ())];
     // "a" is not ready: a call that picks it is not sent.
-    assert!(looked.contains(&None), "5 and 5: both are as good, and 7 are too many: {looked:?}");
+    assert!(
+        looked.contains(&None),
+        "5 and 5: both are as good, and 7 are too many: {looked:?}"
+    );
 }
 
 /// As the case has it: the endpoint takes the call at once, and the connection is what is slow.
@@ -334,7 +389,10 @@ async fn b82_a_burst_is_spread_although_one_connects_slowly() {
         fleet.act("a", Act::After(10 * SECOND));
         fleet.act("b", Act::After(SECOND));
         let calls: Vec<_> = (0..16).map(|_| fleet.start()).collect();
-        assert_eq!((fleet.stats("a").in_flight, fleet.stats("b").in_flight), (8, 8));
+        assert_eq!(
+            (fleet.stats("a").in_flight, fleet.stats("b").in_flight),
+            (8, 8)
+        );
         join_all(calls).await;
     }
 }
@@ -343,7 +401,10 @@ async fn b82_a_burst_is_spread_although_one_connects_slowly() {
 fn shedding(
     probe: &Probe,
 ) -> Endpoint<Direct<tower::util::BoxCloneSyncService<(), Answer, tower::BoxError>>> {
-    let shed = ServiceBuilder::new().load_shed().concurrency_limit(1).service(probe.clone());
+    let shed = ServiceBuilder::new()
+        .load_shed()
+        .concurrency_limit(1)
+        .service(probe.clone());
     Endpoint::new(Direct(tower::util::BoxCloneSyncService::new(shed)))
 }
 
@@ -369,7 +430,10 @@ async fn b110<P: Policy<Picker: Picker<()>>>(policy: P, health: Health) -> (Vec<
 
 #[tokio::test(start_paused = true)]
 async fn b110_an_endpoint_that_sheds_is_avoided_by_its_load() {
-    assert_eq!(b110(LeastRequest::new(), Health::off()).await, (vec![true; 10], 0));
+    assert_eq!(
+        b110(LeastRequest::new(), Health::off()).await,
+        (vec![true; 10], 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -390,7 +454,10 @@ async fn b110_shedding_that_is_ignored_ejects_nobody() {
     let probes = [Probe::gated("a", Gate::Open), Probe::gated("b", Gate::Open)];
     probes[0].act(Act::Err);
     let list = discover::list([("a", probes[0].endpoint()), ("b", probes[1].endpoint())]);
-    let builder = Builder::new().health(eject3()).starting_at(0).classify_fn(ignored);
+    let builder = Builder::new()
+        .health(eject3())
+        .starting_at(0)
+        .classify_fn(ignored);
     let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
     settle().await;
     for _ in 0..20 {

@@ -26,7 +26,11 @@ use crate::{
 const FIVE: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("n", 1)];
 
 fn seeded(seed: u64) -> Builder<AtHead<Push>> {
-    Builder::new().health(Health::off()).seed(seed).starting_at(seed).classify(Push(None))
+    Builder::new()
+        .health(Health::off())
+        .seed(seed)
+        .starting_at(seed)
+        .classify(Push(None))
 }
 
 /// Returns how many of a thousand calls go to who fails at once, beside who works slowly.
@@ -45,9 +49,17 @@ async fn b78_failing_fast_attracts_nothing() {
                 b78(PeakEwma::new(), seed, failing).await,
                 b78(PeakEwma::new().penalty(5 * SECOND), seed, failing).await,
                 b78(LeastRequest::new().penalty(10 * SECOND), seed, failing).await,
-                b78(LeastRequest::new().full_scan().penalty(10 * SECOND), seed, failing).await,
+                b78(
+                    LeastRequest::new().full_scan().penalty(10 * SECOND),
+                    seed,
+                    failing,
+                )
+                .await,
             ];
-            assert!(shares.iter().all(|&share| share <= 200), "{shares:?}, {failing:?}");
+            assert!(
+                shares.iter().all(|&share| share <= 200),
+                "{shares:?}, {failing:?}"
+            );
             let without = b78(LeastRequest::new(), seed, failing).await;
             assert!(without <= 580, "{without}: both are idle, so even");
         }
@@ -116,7 +128,9 @@ async fn b79_two_that_were_penalised_both_come_back() {
         fleet.route(1).await;
         assert!(fleet.next < 1_000, "one is never called");
     }
-    ["a", "b"].iter().for_each(|name| fleet.act(name, Act::After(5 * MILLISECOND)));
+    ["a", "b"]
+        .iter()
+        .for_each(|name| fleet.act(name, Act::After(5 * MILLISECOND)));
     for _ in 0..1_200 {
         fleet.route(1).await;
         sleep(95 * MILLISECOND).await;
@@ -131,7 +145,9 @@ async fn b79_two_that_were_penalised_both_come_back() {
 /// Four endpoints of 20 ms, and a newcomer.
 async fn with_newcomer(act: Act) -> Fleet<PeakEwma> {
     let mut fleet = Fleet::with(seeded(5), PeakEwma::new(), &FIVE[..4]).await;
-    FIVE[..4].iter().for_each(|(name, _)| fleet.act(name, Act::After(20 * MILLISECOND)));
+    FIVE[..4]
+        .iter()
+        .for_each(|(name, _)| fleet.act(name, Act::After(20 * MILLISECOND)));
     fleet.route(400).await;
     fleet.join("n", 1).await;
     fleet.act("n", act);
@@ -172,7 +188,10 @@ async fn with_like_latencies_the_shares_are_the_weights() {
     let route = fleet.route(2_000).await;
     for (name, weight) in set {
         let share = route.iter().filter(|&&other| other == name).count();
-        assert!(is_likely(share, 2_000, f64::from(weight) / 8.0), "{name}: {share}");
+        assert!(
+            is_likely(share, 2_000, f64::from(weight) / 8.0),
+            "{name}: {share}"
+        );
     }
 }
 
@@ -192,7 +211,10 @@ impl Policy for Spy {
     type Picker = SpyPicker;
 
     fn build(&self, members: &Members<'_>, _previous: Option<&SpyPicker>) -> SpyPicker {
-        SpyPicker { spy: self.clone(), members: members.len() }
+        SpyPicker {
+            spy: self.clone(),
+            members: members.len(),
+        }
     }
 
     fn needs(&self) -> Needs {
@@ -237,7 +259,12 @@ fn step() -> impl Strategy<Value = Step> {
     let ends = select(vec![End::Ok, End::Ok, End::Err, End::Overload, End::Drop]);
     let took = select(vec![0, 1, 5, 40, 200, 900, 1_500, 9_000]);
     let pause = select(vec![0, 0, 1, 50, 2_000, 15_000, 100_000]);
-    (0..3_usize, ends, took, pause).prop_map(|(at, end, took, pause)| Step { at, end, took, pause })
+    (0..3_usize, ends, took, pause).prop_map(|(at, end, took, pause)| Step {
+        at,
+        end,
+        took,
+        pause,
+    })
 }
 
 struct Spied {
@@ -249,9 +276,17 @@ impl Spied {
     async fn new(penalty: Option<Duration>, wait: Option<Duration>) -> Self {
         let needs = Needs::latency(10 * SECOND);
         let needs = penalty.map_or(needs, |penalty| needs.penalty(penalty));
-        let spy = Spy { needs, next: Arc::default(), looks: Arc::default(), costs: Arc::default() };
+        let spy = Spy {
+            needs,
+            next: Arc::default(),
+            looks: Arc::default(),
+            costs: Arc::default(),
+        };
         let builder = seeded(1).classify(Push(wait));
-        Self { fleet: Fleet::with(builder, spy.clone(), &FIVE[..3]).await, spy }
+        Self {
+            fleet: Fleet::with(builder, spy.clone(), &FIVE[..3]).await,
+            spy,
+        }
     }
 
     fn cost(&self, index: usize) -> Duration {
@@ -306,13 +341,23 @@ async fn never_rewarded(
     for step in script {
         let (before, after) = spied.play(step).await;
         if !matches!(step.end, End::Ok) {
-            prop_assert!(!lowered(before, after), "{step:?}: {before:?}, then {after:?}");
+            prop_assert!(
+                !lowered(before, after),
+                "{step:?}: {before:?}, then {after:?}"
+            );
         }
         advance(Duration::from_millis(step.pause)).await;
     }
     // One works on: in bounded time all others cost half as much, whatever they did.
     for _ in 0..300 {
-        spied.play(&Step { at: 0, end: End::Ok, took: 5, pause: 0 }).await;
+        spied
+            .play(&Step {
+                at: 0,
+                end: End::Ok,
+                took: 5,
+                pause: 0,
+            })
+            .await;
         advance(SECOND).await;
     }
     for index in 1..3 {
@@ -325,7 +370,11 @@ async fn never_rewarded(
 
 #[test]
 fn no_end_but_success_makes_an_endpoint_more_attractive() {
-    let config = ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() };
+    let config = ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..Default::default()
+    };
     let rng = proptest::test_runner::TestRng::deterministic_rng(
         proptest::test_runner::RngAlgorithm::ChaCha,
     );
@@ -346,9 +395,23 @@ fn no_end_but_success_makes_an_endpoint_more_attractive() {
 #[tokio::test(start_paused = true)]
 async fn what_says_nothing_changes_no_cost() {
     let mut spied = Spied::new(None, None).await;
-    spied.play(&Step { at: 0, end: End::Ok, took: 40, pause: 0 }).await;
+    spied
+        .play(&Step {
+            at: 0,
+            end: End::Ok,
+            took: 40,
+            pause: 0,
+        })
+        .await;
     let before = spied.cost(0);
-    let (at_end, after) = spied.play(&Step { at: 0, end: End::Drop, took: 1, pause: 0 }).await;
+    let (at_end, after) = spied
+        .play(&Step {
+            at: 0,
+            end: End::Drop,
+            took: 1,
+            pause: 0,
+        })
+        .await;
     assert_eq!(at_end, after, "a young drop");
     assert!(before >= after);
 }

@@ -26,16 +26,29 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// many calls `b` gets, of how many.
 async fn share_of_failing(seed: u64, one_in: u64, peak: u32) -> (usize, usize) {
     let sites = Sites::new(&NAMES);
-    let builder = Builder::new().health(Health::off()).seed(seed).starting_at(0);
-    let mut balance = builder.balance(sites.list(&NAMES), PeakEwma::new()).unwrap();
+    let builder = Builder::new()
+        .health(Health::off())
+        .seed(seed)
+        .starting_at(0);
+    let mut balance = builder
+        .balance(sites.list(&NAMES), PeakEwma::new())
+        .unwrap();
     settle().await;
     sites["b"].act(Act::Err);
     let (calls, mut random) = (6_000, seed);
     for _ in 0..calls {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let peaks = (random >> 33) % one_in == 0;
-        let took = if peaks { peak * MILLISECOND } else { MILLISECOND };
-        ["a", "c"].iter().for_each(|name| sites[name].act(Act::After(took)));
+        let took = if peaks {
+            peak * MILLISECOND
+        } else {
+            MILLISECOND
+        };
+        ["a", "c"]
+            .iter()
+            .for_each(|name| sites[name].act(Act::After(took)));
         let _failed = balance.ready().await.unwrap().call(()).await;
         sleep(Duration::from_millis(10)).await;
     }
@@ -49,7 +62,9 @@ async fn share_of_failing_under<P: Policy<Picker: Picker<()>>>(callers: usize, p
     let builder = Builder::new().health(Health::off()).seed(7).starting_at(0);
     let balance = builder.balance(sites.list(&NAMES), policy).unwrap();
     settle().await;
-    ["a", "c"].iter().for_each(|name| sites[name].act(Act::After(5 * MILLISECOND)));
+    ["a", "c"]
+        .iter()
+        .for_each(|name| sites[name].act(Act::After(5 * MILLISECOND)));
     sites["b"].act(Act::FailAfter(MILLISECOND / 10));
     let end = Instant::now() + Duration::from_secs(10);
     let call = |mut balance: Balance<_, P>| async move {
@@ -68,17 +83,30 @@ async fn however_many_calls_the_others_hold_failure_attracts_nobody() {
         let fewest = LeastRequest::new().penalty(Duration::from_secs(10));
         let ewma = share_of_failing_under(callers, PeakEwma::new()).await;
         let least = share_of_failing_under(callers, fewest).await;
-        assert!(ewma < 30 && least < 30, "{ewma} and {least} of 1,000, {callers} callers");
+        assert!(
+            ewma < 30 && least < 30,
+            "{ewma} and {least} of 1,000, {callers} callers"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_fails_at_once_gets_little_whatever_the_tail_of_the_others() {
-    for (one_in, peak) in [(10_000, 1), (1_000, 20), (300, 20), (100, 20), (100, 50), (20, 100)] {
+    for (one_in, peak) in [
+        (10_000, 1),
+        (1_000, 20),
+        (300, 20),
+        (100, 20),
+        (100, 50),
+        (20, 100),
+    ] {
         for seed in 0..3 {
             let (share, calls) = share_of_failing(seed, one_in, peak).await;
             let tail = format!("one in {one_in} takes {peak} ms; seed {seed}");
-            assert!((1..calls / 15).contains(&share), "{share} of {calls}: {tail}");
+            assert!(
+                (1..calls / 15).contains(&share),
+                "{share} of {calls}: {tail}"
+            );
         }
     }
 }

@@ -52,7 +52,13 @@ impl Dice {
 /// An endpoint that does anything.
 fn wild(name: &'static str, dice: &Dice) -> Endpoint<Direct<Site>> {
     let (gates, acts) = (dice.clone(), dice.clone());
-    let gate = move |_| if gates.roll(50) == 0 { Gate::Fails } else { Gate::Open };
+    let gate = move |_| {
+        if gates.roll(50) == 0 {
+            Gate::Fails
+        } else {
+            Gate::Open
+        }
+    };
     let act = move |_| match acts.roll(12) {
         0 | 1 => Act::Err,
         2 => Act::Reject,
@@ -88,11 +94,15 @@ impl Story {
             Event::Left { .. } => (former != Life::Unborn, Life::Unborn),
             Event::OnTrial { .. } => (matches!(former, Life::Out | Life::OnTrial), Life::OnTrial),
             Event::Recovered { .. } => (matches!(former, Life::Out | Life::OnTrial), Life::Serving),
-            Event::Ejected { cause: Cause::FailedTrial, .. } => {
-                (former == Life::OnTrial, Life::Out)
-            }
+            Event::Ejected {
+                cause: Cause::FailedTrial,
+                ..
+            } => (former == Life::OnTrial, Life::Out),
             // Checks take out who is out already, too.
-            Event::Ejected { cause: Cause::Checks, .. } => (former != Life::Unborn, Life::Out),
+            Event::Ejected {
+                cause: Cause::Checks,
+                ..
+            } => (former != Life::Unborn, Life::Out),
             Event::Ejected { .. } => (former == Life::Serving, Life::Out),
             _ => (former != Life::Unborn, former),
         };
@@ -129,7 +139,11 @@ fn everything() -> Health {
         .slow_start(SlowStart::new(5 * MILLISECOND))
         .overload(Overload::new().hold(2 * MILLISECOND))
         .outlier_detection(
-            OutlierDetection::new().min_calls(1).margin(0.0).false_ejections(0.5).slower_than(1.5),
+            OutlierDetection::new()
+                .min_calls(1)
+                .margin(0.0)
+                .false_ejections(0.5)
+                .slower_than(1.5),
         )
         .latency_weights(LatencyWeights::new().after(1).min_calls(1))
         .interval(MILLISECOND)
@@ -147,7 +161,9 @@ async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let (handle, changes) = discover::channel();
     let dice = Dice::default();
     let wild = |name| wild(name, &dice);
-    NAMES.iter().for_each(|&name| handle.insert(name, wild(name)));
+    NAMES
+        .iter()
+        .for_each(|&name| handle.insert(name, wild(name)));
     let builder = Builder::new()
         .health(everything())
         .classify_fn(refusals(Outcome::Overload))
@@ -173,7 +189,13 @@ async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let ill = dice.clone();
     let probe = move |_: &str, _: &Direct<Site>| {
         let ill = ill.roll(3) == 0;
-        async move { if ill { Err(BoxError::from("ill")) } else { Ok(()) } }
+        async move {
+            if ill {
+                Err(BoxError::from("ill"))
+            } else {
+                Ok(())
+            }
+        }
     };
     let checks = Checks::new(probe).interval(MILLISECOND).rise(1).fall(1);
     let checker = tokio::spawn(balance.check(checks).unwrap());
@@ -229,7 +251,10 @@ async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let some = |count: fn(&EndpointStats) -> u64| {
         stats.endpoints.iter().all(|endpoint| count(endpoint) > 0)
     };
-    assert!(some(|e| e.successes) && some(|e| e.failures) && some(|e| e.overloads), "{stats}");
+    assert!(
+        some(|e| e.successes) && some(|e| e.failures) && some(|e| e.overloads),
+        "{stats}"
+    );
     assert!(some(|e| e.ejections) && some(|e| e.drops), "{stats}");
 }
 
@@ -256,7 +281,10 @@ async fn a_listener_may_let_go_of_the_last_balancer() {
             assert_ne!(count.load(Ordering::SeqCst) % 3, 1, "listeners may panic");
         });
         let (handle, changes) = discover::channel();
-        let balance = builder.starting_at(0).balance(changes, RoundRobin::new()).unwrap();
+        let balance = builder
+            .starting_at(0)
+            .balance(changes, RoundRobin::new())
+            .unwrap();
         let checker = balance.check(Checks::new(|_: &str, _: &Direct<Site>| async { Ok(()) }));
         let checker = tokio::spawn(checker.unwrap());
         let mut other = balance.clone();
@@ -297,7 +325,9 @@ async fn a_listener_may_make_calls_that_bring_about_more_events() {
     let (inside, told) = (Arc::clone(&built), Arc::new(Mutex::new(Vec::new())));
     let heard = Arc::clone(&told);
     let builder = Builder::new().health(eject1()).on_event(move |event| {
-        let Event::Ejected { endpoint, .. } = event else { return };
+        let Event::Ejected { endpoint, .. } = event else {
+            return;
+        };
         // Nobody tells events inside of others.
         heard.try_lock().unwrap().push(endpoint.to_string());
         let balance = inside.get().unwrap();
@@ -309,7 +339,10 @@ async fn a_listener_may_make_calls_that_bring_about_more_events() {
     let sites = NAMES.map(|name| (name, Site::new(name)));
     sites.iter().for_each(|(_, site)| site.act(Act::Err));
     let list = discover::list(sites.iter().map(|(name, site)| (*name, site.endpoint())));
-    let balance = builder.starting_at(0).balance(list, RoundRobin::new()).unwrap();
+    let balance = builder
+        .starting_at(0)
+        .balance(list, RoundRobin::new())
+        .unwrap();
     assert!(built.set(balance.clone()).is_ok());
     settle().await;
     let mut balance = balance;

@@ -46,7 +46,10 @@ impl Log {
         let log = self.clone();
         move |event| {
             let (who, what) = short(event);
-            log.0.lock().unwrap().push(format!("{who} {what}").trim().to_owned());
+            log.0
+                .lock()
+                .unwrap()
+                .push(format!("{who} {what}").trim().to_owned());
         }
     }
 
@@ -74,7 +77,14 @@ async fn b117_the_life_of_an_endpoint_is_told_once_and_in_order() {
     fleet.route(10).await;
     fleet.leave("a").await;
     fleet.route(10).await;
-    let want = ["a joined", "b joined", "a ejected", "a tried", "a recovered", "a left"];
+    let want = [
+        "a joined",
+        "b joined",
+        "a ejected",
+        "a tried",
+        "a recovered",
+        "a left",
+    ];
     assert_eq!(log.take(), want);
 }
 
@@ -83,7 +93,10 @@ async fn b117_an_ejection_says_until_when_and_what_for() {
     let told: Arc<Mutex<Vec<_>>> = Arc::default();
     let tell = Arc::clone(&told);
     let builder = Builder::new().health(eject3()).on_event(move |event| {
-        if let Event::Ejected { returns_in, cause, .. } = event {
+        if let Event::Ejected {
+            returns_in, cause, ..
+        } = event
+        {
             tell.lock().unwrap().push((*returns_in, *cause));
         }
     });
@@ -93,7 +106,10 @@ async fn b117_an_ejection_says_until_when_and_what_for() {
     advance(10 * SECOND).await;
     fleet.route(1).await;
     let want = [(10, Cause::ConsecutiveFailures), (20, Cause::FailedTrial)];
-    assert_eq!(*told.lock().unwrap(), want.map(|(s, cause)| (Some(s * SECOND), cause)));
+    assert_eq!(
+        *told.lock().unwrap(),
+        want.map(|(s, cause)| (Some(s * SECOND), cause))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,8 +130,13 @@ async fn a_batch_is_told_in_its_order() {
     fleet.handle.remove(&"b");
     fleet.join_all(&[("b", 1), ("a", 3), ("c", 1)]).await;
     assert_eq!(log.take(), ["b left", "b joined", "a weighed", "c joined"]);
-    let names: Vec<_> =
-        fleet.balance.stats().endpoints.iter().map(|e| e.name.to_string()).collect();
+    let names: Vec<_> = fleet
+        .balance
+        .stats()
+        .endpoints
+        .iter()
+        .map(|e| e.name.to_string())
+        .collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
 
@@ -138,7 +159,11 @@ async fn who_is_kept_has_not_left() {
 async fn nothing_eligible_is_told_once_each_time() {
     for panic in [PanicMode::UseAll, PanicMode::Fail] {
         let (mut fleet, log) = logged(eject1().panic_mode(panic), &AB).await;
-        assert_eq!(log.take(), ["a joined", "b joined"], "nothing was in service before");
+        assert_eq!(
+            log.take(),
+            ["a joined", "b joined"],
+            "nothing was in service before"
+        );
         fleet.eject("a").await;
         fleet.act("b", Act::Err);
         let _ = fleet.call(None).await;
@@ -188,8 +213,16 @@ async fn weights(health: Health) -> (Fleet<RoundRobin>, Weights) {
     let told = Weights::default();
     let tell = Arc::clone(&told);
     let builder = Builder::new().health(health).on_event(move |event| {
-        if let Event::WeightChanged { weight, effective_weight, cause, .. } = event {
-            tell.lock().unwrap().push((*weight, *effective_weight, *cause));
+        if let Event::WeightChanged {
+            weight,
+            effective_weight,
+            cause,
+            ..
+        } = event
+        {
+            tell.lock()
+                .unwrap()
+                .push((*weight, *effective_weight, *cause));
         }
     });
     (Fleet::new(builder, RoundRobin::new(), &AB).await, told)
@@ -201,7 +234,10 @@ async fn changes_of_weight_are_told_with_their_cause() {
     fleet.join("a", 4).await;
     fleet.join("a", 4).await;
     for _ in 0..2 {
-        assert_eq!(fleet.balance.set_capacity("a", 0.5), CapacityChange::Applied);
+        assert_eq!(
+            fleet.balance.set_capacity("a", 0.5),
+            CapacityChange::Applied
+        );
     }
     fleet.act("a", Act::Reject);
     for _ in 0..3 {
@@ -230,8 +266,17 @@ async fn the_steps_of_a_slow_start_are_not_told_and_those_by_latency_are() {
     let (mut fleet, told) = weights(health).await;
     fleet.join("c", 1).await;
     fleet.act("c", Act::After(100 * MILLISECOND));
-    ["a", "b"].iter().for_each(|name| fleet.act(name, Act::After(MILLISECOND)));
-    while fleet.balance.stats().endpoint("c").unwrap().effective_weight < 0.8 {
+    ["a", "b"]
+        .iter()
+        .for_each(|name| fleet.act(name, Act::After(MILLISECOND)));
+    while fleet
+        .balance
+        .stats()
+        .endpoint("c")
+        .unwrap()
+        .effective_weight
+        < 0.8
+    {
         fleet.route(1).await;
     }
     assert!(told.lock().unwrap().is_empty());
@@ -263,14 +308,28 @@ async fn a_listener_may_look_at_the_balancer_and_change_it() {
             }
         }
     };
-    let builder = Builder::new().health(eject1()).on_event(listener).on_event(log.listener());
+    let builder = Builder::new()
+        .health(eject1())
+        .on_event(listener)
+        .on_event(log.listener());
     let mut fleet = Fleet::new(builder, RoundRobin::new(), &AB).await;
     assert!(inner.set(fleet.balance.clone()).is_ok());
     fleet.eject("a").await;
-    assert_eq!(fleet.stats("b").effective_weight, 0.5, "told before the call has ended");
+    assert_eq!(
+        fleet.stats("b").effective_weight,
+        0.5,
+        "told before the call has ended"
+    );
     advance(10 * SECOND).await;
     fleet.bring_back("a").await;
-    let want = ["a joined", "b joined", "a ejected", "b weighed", "a tried", "a recovered"];
+    let want = [
+        "a joined",
+        "b joined",
+        "a ejected",
+        "b weighed",
+        "a tried",
+        "a recovered",
+    ];
     assert_eq!(log.take()[..6], want);
     assert_eq!(fleet.stats("b").effective_weight, 1.0);
 }
@@ -279,13 +338,23 @@ async fn a_listener_may_look_at_the_balancer_and_change_it() {
 async fn a_listener_that_panics_disturbs_nobody() {
     let log = Log::default();
     let bad = |event: &Event| assert!(matches!(event, Event::Joined { .. }), "I do not like it");
-    let builder = Builder::new().health(eject1()).on_event(bad).on_event(log.listener());
+    let builder = Builder::new()
+        .health(eject1())
+        .on_event(bad)
+        .on_event(log.listener());
     let mut fleet = Fleet::new(builder, RoundRobin::new(), &AB).await;
     fleet.eject("a").await;
     advance(10 * SECOND).await;
     fleet.bring_back("a").await;
     fleet.leave("a").await;
-    let want = ["a joined", "b joined", "a ejected", "a tried", "a recovered", "a left"];
+    let want = [
+        "a joined",
+        "b joined",
+        "a ejected",
+        "a tried",
+        "a recovered",
+        "a left",
+    ];
     assert_eq!(log.take(), want);
     assert_eq!(fleet.route(3).await, ["b"; 3]);
 }
@@ -294,7 +363,13 @@ async fn a_listener_that_panics_disturbs_nobody() {
 
 /// Fails by its own count: mostly for a while, then not for a while.
 fn moody(start: usize) -> Endpoint<Direct<Worker>> {
-    let act = move |n| if (start + n) % 7 < 3 { Act::FailYield(1) } else { Act::Yield(1) };
+    let act = move |n| {
+        if (start + n) % 7 < 3 {
+            Act::FailYield(1)
+        } else {
+            Act::Yield(1)
+        }
+    };
     Worker::new("moody").acting(act).endpoint()
 }
 
@@ -324,7 +399,10 @@ async fn under_threads_every_life_is_told_in_order() {
     let log = Log::default();
     let health = eject1().base_ejection(Duration::from_nanos(1)).growth(1.0);
     let (handle, changes) = discover::channel();
-    NAMES.iter().enumerate().for_each(|(n, &name)| handle.insert(name, moody(n)));
+    NAMES
+        .iter()
+        .enumerate()
+        .for_each(|(n, &name)| handle.insert(name, moody(n)));
     let builder = Builder::new().health(health).on_event(log.listener());
     let balance = builder.balance(changes, RoundRobin::new()).unwrap();
     balance.ready_when(6).await.unwrap();
@@ -360,7 +438,13 @@ async fn under_threads_every_life_is_told_in_order() {
     assert_eq!(lives.len(), NAMES.len());
     // Of those who stayed, every ejection was told.
     for name in &NAMES[3..] {
-        let told = lives[name].iter().filter(|&&what| what == "ejected").count();
-        assert_eq!(told as u64, balance.stats().endpoint(name).unwrap().ejections);
+        let told = lives[name]
+            .iter()
+            .filter(|&&what| what == "ejected")
+            .count();
+        assert_eq!(
+            told as u64,
+            balance.stats().endpoint(name).unwrap().ejections
+        );
     }
 }

@@ -20,12 +20,18 @@ use crate::{
 const SET: [(&str, u32); 4] = [("a", 1), ("b", 2), ("c", 1), ("d", 3)];
 
 fn health() -> Health {
-    let health = Health::new().consecutive_failures(2).base_ejection(2 * SECOND);
+    let health = Health::new()
+        .consecutive_failures(2)
+        .base_ejection(2 * SECOND);
     health.slow_start(SlowStart::new(3 * SECOND))
 }
 
 fn builder(health: Health) -> Builder<AtHead<Push>> {
-    Builder::new().health(health).seed(11).starting_at(4).classify(Push(None))
+    Builder::new()
+        .health(health)
+        .seed(11)
+        .starting_at(4)
+        .classify(Push(None))
 }
 
 async fn unmoved<P: Policy<Picker: Picker<Job>>>(
@@ -53,7 +59,14 @@ async fn unmoved<P: Policy<Picker: Picker<Job>>>(
 /// What the endpoints do, by the step.
 fn act_all<P: Policy<Picker: Picker<Job>>>(seen: &Fleet<P>, unseen: &Fleet<P>, step: u32) {
     let joined = if step < 100 { 3 } else { 4 };
-    let acts = [Act::Ok, Act::After(MILLISECOND), Act::Err, Act::Ok, Act::Reject, Act::Ok];
+    let acts = [
+        Act::Ok,
+        Act::After(MILLISECOND),
+        Act::Err,
+        Act::Ok,
+        Act::Reject,
+        Act::Ok,
+    ];
     for (at, (name, _)) in (0..).zip(SET).take(joined) {
         let act = acts[(step / (7 + 3 * at) + at) as usize % acts.len()];
         seen.act(name, act);
@@ -67,8 +80,12 @@ macro_rules! each_with {
         unmoved(counterpoise::policy::SmoothWeighted::new, $health, $looks).await;
         unmoved(counterpoise::policy::WeightedRandom::new, $health, $looks).await;
         unmoved(counterpoise::policy::LeastRequest::new, $health, $looks).await;
-        unmoved(|| counterpoise::policy::LeastRequest::new().penalty(SECOND), $health, $looks)
-            .await;
+        unmoved(
+            || counterpoise::policy::LeastRequest::new().penalty(SECOND),
+            $health,
+            $looks,
+        )
+        .await;
         unmoved(counterpoise::policy::PeakEwma::new, $health, $looks).await;
         unmoved(
             || counterpoise::policy::affinity::RingHash::by(crate::fleet::KEY),
@@ -81,7 +98,12 @@ macro_rules! each_with {
 
 #[tokio::test(start_paused = true)]
 async fn reading_statistics_changes_no_route() {
-    each_with!(Health::new().consecutive_failures(2).base_ejection(2 * SECOND), 5);
+    each_with!(
+        Health::new()
+            .consecutive_failures(2)
+            .base_ejection(2 * SECOND),
+        5
+    );
 }
 
 #[tokio::test(start_paused = true)]

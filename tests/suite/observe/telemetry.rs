@@ -34,7 +34,12 @@ impl Scrape {
     fn new() -> Self {
         let recorder = DebuggingRecorder::new();
         let metrics = Metrics::new("test");
-        Self { recorder, metrics, counters: BTreeMap::new(), gauges: BTreeMap::new() }
+        Self {
+            recorder,
+            metrics,
+            counters: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+        }
     }
 
     fn scrape(&mut self, bed: &Bed<impl Clone>) {
@@ -57,7 +62,9 @@ impl Scrape {
 
 #[tokio::test(start_paused = true)]
 async fn counters_and_gauges_are_those_of_the_state() {
-    let builder = Builder::new().health(eject3()).classify_fn(refusals(Outcome::Overload));
+    let builder = Builder::new()
+        .health(eject3())
+        .classify_fn(refusals(Outcome::Overload));
     let mut bed = Bed::build(&["a", "b"], builder).await;
     let mut scrape = Scrape::new();
     bed.route(4).await;
@@ -76,11 +83,23 @@ async fn counters_and_gauges_are_those_of_the_state() {
     assert_eq!(counter("calls_total a success"), 5);
     assert_eq!(counter("calls_total a overload"), 1);
     assert_eq!(counter("calls_total a dropped"), 1);
-    assert_eq!((counter("calls_total b failure"), counter("ejections_total b")), (3, 1));
+    assert_eq!(
+        (
+            counter("calls_total b failure"),
+            counter("ejections_total b")
+        ),
+        (3, 1)
+    );
     let gauge = |name: &str| scrape.gauges[name];
     assert_eq!((gauge("in_flight a"), gauge("in_flight b")), (1.0, 0.0));
-    assert_eq!((gauge("effective_weight a"), gauge("effective_weight b")), (0.5, 0.0));
-    assert_eq!((gauge("endpoints ejected"), gauge("endpoints serving")), (1.0, 1.0));
+    assert_eq!(
+        (gauge("effective_weight a"), gauge("effective_weight b")),
+        (0.5, 0.0)
+    );
+    assert_eq!(
+        (gauge("endpoints ejected"), gauge("endpoints serving")),
+        (1.0, 1.0)
+    );
     assert_eq!((gauge("panic"), gauge("waiting")), (0.0, 0.0));
     drop(running);
 }
@@ -146,7 +165,10 @@ impl Subscriber for Notes {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.0.lock().unwrap().push(format!("{} {}", event.metadata().level(), line.0));
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("{} {}", event.metadata().level(), line.0));
     }
 
     fn enter(&self, _span: &span::Id) {}

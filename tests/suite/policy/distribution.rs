@@ -45,8 +45,12 @@ impl<P: Policy<Picker: Picker<Job>>> Phase<P> {
     async fn new(policy: P, servers: usize) -> Self {
         let builder = Builder::new().health(eject1());
         let fleet = Fleet::new(builder, policy, &names(0..servers)).await;
-        let mut phase =
-            Self { fleet, before: Before::new(), calls: 0, optimal: Default::default() };
+        let mut phase = Self {
+            fleet,
+            before: Before::new(),
+            calls: 0,
+            optimal: Default::default(),
+        };
         phase.calls(CALLS).await;
         phase.check("at the start");
         phase
@@ -54,8 +58,14 @@ impl<P: Policy<Picker: Picker<Job>>> Phase<P> {
 
     /// Makes calls, and notes what is due to everybody.
     async fn calls(&mut self, calls: usize) {
-        let members: Vec<_> =
-            self.fleet.balance.stats().endpoints.iter().map(|e| e.name.to_string()).collect();
+        let members: Vec<_> = self
+            .fleet
+            .balance
+            .stats()
+            .endpoints
+            .iter()
+            .map(|e| e.name.to_string())
+            .collect();
         for name in &members {
             let (name, _) = self.fleet.sites.get_key_value(&**name).unwrap();
             *self.optimal.entry(name).or_default() += calls as f64 / members.len() as f64;
@@ -78,7 +88,10 @@ impl<P: Policy<Picker: Picker<Job>>> Phase<P> {
             let calls = self.fleet.calls(name);
             let got = calls - self.before.insert(name, calls).unwrap_or(0);
             total += got;
-            let said = format!("{}, {phase}: {name} got {got} for {optimal}", type_name::<P>());
+            let said = format!(
+                "{}, {phase}: {name} got {got} for {optimal}",
+                type_name::<P>()
+            );
             assert!(got as f64 <= 2.0 * optimal, "{said}");
         }
         assert_eq!(total, std::mem::take(&mut self.calls), "{phase}");
@@ -141,7 +154,12 @@ async fn failures_and_returns<P: Policy<Picker: Picker<Job>>>(_: Sharing, policy
     // One fails for a while: its share goes to all others, not to a neighbour.
     let (victim, _) = names(4..5)[0];
     phase.fleet.eject(victim).await;
-    phase.before = phase.fleet.sites.keys().map(|&name| (name, phase.fleet.calls(name))).collect();
+    phase.before = phase
+        .fleet
+        .sites
+        .keys()
+        .map(|&name| (name, phase.fleet.calls(name)))
+        .collect();
     phase.calls(CALLS).await;
     phase.check("with one out");
     assert_eq!(phase.fleet.stats(victim).ejections, 1);
@@ -173,10 +191,15 @@ async fn clients_deploy<P: Policy<Picker: Picker<Job>>>(policy: impl Fn() -> P) 
         let mut fleet = Fleet::with(builder, policy(), &servers).await;
         let route = fleet.route(6).await;
         *first.entry(route[0]).or_default() += 1;
-        route.into_iter().for_each(|name| *all.entry(name).or_default() += 1);
+        route
+            .into_iter()
+            .for_each(|name| *all.entry(name).or_default() += 1);
     }
     let said = format!("{}: {first:?}, {all:?}", type_name::<P>());
-    assert!(first.len() == 4 && first.values().all(|&count| count >= 10), "{said}");
+    assert!(
+        first.len() == 4 && first.values().all(|&count| count >= 10),
+        "{said}"
+    );
     assert!(all.values().all(|&count| count <= 300), "{said}");
 }
 
@@ -219,7 +242,10 @@ async fn b14_rebuilds_restart_no_rotation_while_capacities_differ() {
             rebuilt(SmoothWeighted::new(), by_turns).await,
         ] {
             let (last, whole) = counts.split_last().unwrap();
-            assert!(whole.iter().all(|count| (88..=112).contains(count)), "{counts:?} {by_turns}");
+            assert!(
+                whole.iter().all(|count| (88..=112).contains(count)),
+                "{counts:?} {by_turns}"
+            );
             assert!((45..=80).contains(last), "{counts:?}");
         }
     }

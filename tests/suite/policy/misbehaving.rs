@@ -31,7 +31,10 @@ struct Says {
 
 impl Says {
     fn new(choose: fn(&PickContext<'_>, usize) -> PickResult) -> Self {
-        Self { choose, asked: Arc::default() }
+        Self {
+            choose,
+            asked: Arc::default(),
+        }
     }
 
     fn asked(&self) -> usize {
@@ -96,7 +99,10 @@ async fn an_index_out_of_range_is_an_error_of_the_call() {
     let list = Sites::new(&["a"]).list(&["a"]);
     let mut balance = Balance::new(list, Says::new(|_, _| PickResult::Member(usize::MAX)));
     settle().await;
-    assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Policy);
+    assert_eq!(
+        call(&mut balance).await.unwrap_err().kind(),
+        ErrorKind::Policy
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +118,10 @@ async fn a_refused_request_fails_with_the_reason() {
         assert_eq!((site.calls(), balance.stats().waiting), (0, 0));
     }
     case(Says::new(|_, _| PickResult::Refuse("not today"))).await;
-    case(BoxPolicy::new(Says::new(|_, _| PickResult::Refuse("not today")))).await;
+    case(BoxPolicy::new(Says::new(|_, _| {
+        PickResult::Refuse("not today")
+    })))
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +134,10 @@ async fn a_refusal_is_final() {
     let list = discover::list([("a", site.endpoint())]);
     let mut balance = Balance::new(list, refuses_once.clone());
     settle().await;
-    assert_eq!(call(&mut balance).await.unwrap_err().kind(), ErrorKind::Policy);
+    assert_eq!(
+        call(&mut balance).await.unwrap_err().kind(),
+        ErrorKind::Policy
+    );
     assert_eq!((refuses_once.asked(), site.calls()), (1, 0));
 }
 
@@ -143,12 +155,18 @@ async fn a_drained_or_ejected_member_that_a_careless_policy_names_gets_no_call()
         handle.insert("a", sites["a"].endpoint().weight(0));
         settle().await;
         let others = answers(&mut balance, 100).await;
-        assert!(others.iter().all(|name| ["b", "c"].contains(name)), "a is drained");
+        assert!(
+            others.iter().all(|name| ["b", "c"].contains(name)),
+            "a is drained"
+        );
         let evenly = |expected: usize| {
             let (b, c) = (sites["b"].calls(), sites["c"].calls());
             assert_eq!(b + c, 2 * expected);
             // Five standard deviations of what even chances give.
-            assert!(b.abs_diff(expected) <= 5 * (expected / 2).isqrt(), "{b} and {c}");
+            assert!(
+                b.abs_diff(expected) <= 5 * (expected / 2).isqrt(),
+                "{b} and {c}"
+            );
         };
         evenly(50);
 

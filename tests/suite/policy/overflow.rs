@@ -15,15 +15,26 @@ const WRAPS: [u64; 4] = [1 << 31, 1 << 32, 1 << 63, 0];
 /// What round robin over the numbers below `n` answers, with `first` as the first ticket.
 fn rotation(n: usize, first: u64, calls: usize) -> Vec<usize> {
     let ticket = |call| first.wrapping_add(call as u64);
-    (0..calls).map(|call| (ticket(call) % n as u64) as usize).collect()
+    (0..calls)
+        .map(|call| (ticket(call) % n as u64) as usize)
+        .collect()
 }
 
 async fn b01<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for first in [(1 << 31) - 2, (1 << 32) - 2, u64::MAX - 1] {
         let mut numbers = Numbers::below(3, policy(), first).await;
         let answers = numbers.take(12).await;
-        assert_eq!(answers, rotation(3, first, 12), "{} from {first}", type_name::<P>());
-        assert!(tally(3, &answers).iter().all(|count| (3..=5).contains(count)));
+        assert_eq!(
+            answers,
+            rotation(3, first, 12),
+            "{} from {first}",
+            type_name::<P>()
+        );
+        assert!(
+            tally(3, &answers)
+                .iter()
+                .all(|count| (3..=5).contains(count))
+        );
     }
 }
 
@@ -37,7 +48,12 @@ async fn b02<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
         let first = wrap.wrapping_sub(4);
         let mut numbers = Numbers::below(n, policy(), first).await;
         let answers = numbers.take(4 + 4 * n).await;
-        assert_eq!(answers, rotation(n, first, 4 + 4 * n), "{} at {wrap}", type_name::<P>());
+        assert_eq!(
+            answers,
+            rotation(n, first, 4 + 4 * n),
+            "{} at {wrap}",
+            type_name::<P>()
+        );
         assert!(tally(n, &answers).iter().all(|&count| count > 0));
     }
 }
@@ -52,7 +68,12 @@ async fn b04<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
         let mut numbers = Numbers::new(policy(), Builder::new());
         numbers.set(0..n).await;
         let answers = numbers.take(3 * n).await;
-        assert_eq!(tally(n, &answers), vec![3; n], "{} over {n}", type_name::<P>());
+        assert_eq!(
+            tally(n, &answers),
+            vec![3; n],
+            "{} over {n}",
+            type_name::<P>()
+        );
     }
 }
 
@@ -74,7 +95,11 @@ async fn resize<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
             let what = format!("{} from {n} to {m} at {wrap}", type_name::<P>());
             assert_eq!(numbers.take(n).await, rotation(n, first, n), "{what}");
             numbers.set(0..m).await;
-            assert_eq!(numbers.take(m + 1).await, rotation(m, wrap, m + 1), "{what}");
+            assert_eq!(
+                numbers.take(m + 1).await,
+                rotation(m, wrap, m + 1),
+                "{what}"
+            );
         }
     }
 }

@@ -46,7 +46,10 @@ async fn b12_nobody_inherits_the_share_of_a_dead_neighbour() {
     let mut bed = Bed::new(&["a", "b", "c", "d"], out_at_once()).await;
     bed.eject("b").await;
     let route = bed.route(1_200).await;
-    assert_eq!(["a", "b", "c", "d"].map(|name| share(&route, name)), [400, 0, 400, 400]);
+    assert_eq!(
+        ["a", "b", "c", "d"].map(|name| share(&route, name)),
+        [400, 0, 400, 400]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,8 +73,16 @@ async fn b14<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
         }
     }
     let generation = numbers.balance.stats().generation;
-    assert!(generation >= 300, "there was no rebuild to survive: {generation}");
-    assert_eq!(answers, (0..6).cycle().take(600).collect::<Vec<_>>(), "{}", type_name::<P>());
+    assert!(
+        generation >= 300,
+        "there was no rebuild to survive: {generation}"
+    );
+    assert_eq!(
+        answers,
+        (0..6).cycle().take(600).collect::<Vec<_>>(),
+        "{}",
+        type_name::<P>()
+    );
 }
 
 #[tokio::test]
@@ -87,7 +98,11 @@ async fn b16<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
         firsts.extend(numbers.take(1).await);
     }
     let counts = tally(4, &firsts);
-    assert!(counts.iter().all(|&count| count >= 10), "{}: {counts:?}", type_name::<P>());
+    assert!(
+        counts.iter().all(|&count| count >= 10),
+        "{}: {counts:?}",
+        type_name::<P>()
+    );
 }
 
 #[tokio::test]
@@ -99,7 +114,12 @@ async fn b16_fixed<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     for seed in 0..20 {
         let mut numbers = Numbers::new(policy(), Builder::new().seed(seed).starting_at(2));
         numbers.set(0..4).await;
-        assert_eq!(numbers.take(5).await, [2, 3, 0, 1, 2], "{}", type_name::<P>());
+        assert_eq!(
+            numbers.take(5).await,
+            [2, 3, 0, 1, 2],
+            "{}",
+            type_name::<P>()
+        );
     }
 }
 
@@ -122,7 +142,10 @@ async fn b16_equal_seeds_start_alike() {
 type SiteLayer = BalanceLayer<Direct<Site>, RoundRobin>;
 
 fn layer(sites: &Sites, names: &[&'static str]) -> SiteLayer {
-    Builder::new().starting_at(0).layer(sites.list(names), RoundRobin::new()).unwrap()
+    Builder::new()
+        .starting_at(0)
+        .layer(sites.list(names), RoundRobin::new())
+        .unwrap()
 }
 
 async fn answer(balance: &mut Balance<Direct<Site>, RoundRobin>) -> Answer {
@@ -138,7 +161,10 @@ async fn b17_two_balancers_share_no_position() {
         assert_eq!(answer(&mut p).await, Answer::From(["a", "d"][round % 2]));
         assert_eq!(answer(&mut q).await, Answer::From(["b", "c"][round % 2]));
     }
-    assert_eq!(["a", "b", "c", "d"].map(|name| sites[name].calls()), [50; 4]);
+    assert_eq!(
+        ["a", "b", "c", "d"].map(|name| sites[name].calls()),
+        [50; 4]
+    );
 }
 
 #[tokio::test]
@@ -216,7 +242,11 @@ struct Model {
 
 impl Model {
     fn eligible(&self) -> Vec<usize> {
-        self.members.iter().filter(|(_, weight)| *weight > 0).map(|&(key, _)| key).collect()
+        self.members
+            .iter()
+            .filter(|(_, weight)| *weight > 0)
+            .map(|&(key, _)| key)
+            .collect()
     }
 
     fn pick(&mut self) -> usize {
@@ -259,9 +289,16 @@ impl Model {
     }
 
     fn check_fairness(&self) -> Result<(), TestCaseError> {
-        let counts = self.eligible().into_iter().map(|key| self.window.get(&key).unwrap_or(&0));
+        let counts = self
+            .eligible()
+            .into_iter()
+            .map(|key| self.window.get(&key).unwrap_or(&0));
         let (least, most) = (counts.clone().min(), counts.max());
-        prop_assert!(most.unwrap_or(&0) - least.unwrap_or(&0) <= 1, "{:?}", self.window);
+        prop_assert!(
+            most.unwrap_or(&0) - least.unwrap_or(&0) <= 1,
+            "{:?}",
+            self.window
+        );
         Ok(())
     }
 }
@@ -272,11 +309,18 @@ async fn play<P: Policy<Picker: Picker<()>>>(
     script: &[Step],
 ) -> Result<(), TestCaseError> {
     let mut numbers = Numbers::new(policy, Builder::new().starting_at(first));
-    let mut model = Model { ticket: first, ..Model::default() };
+    let mut model = Model {
+        ticket: first,
+        ..Model::default()
+    };
     for step in script {
         model.apply(step, &numbers).await;
         let Step::Pick(calls) = *step else { continue };
-        for _ in 0..if model.eligible().is_empty() { 0 } else { calls } {
+        for _ in 0..if model.eligible().is_empty() {
+            0
+        } else {
+            calls
+        } {
             let answer = numbers.take(1).await[0];
             prop_assert_eq!(answer, model.pick());
             *model.window.entry(answer).or_default() += 1;
@@ -291,12 +335,22 @@ fn run_scripts<P: Policy<Picker: Picker<()>>>(
     policy: impl Fn() -> P,
     steps: impl Strategy<Value = Vec<Step>>,
 ) {
-    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 200,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     // Not across 2^64: there is the one seam of sizes that are no power of two.
-    let first = prop_oneof![0..1_u64 << 63, (0..60_u64).prop_map(|left| (1 << 32) - left)];
+    let first = prop_oneof![
+        0..1_u64 << 63,
+        (0..60_u64).prop_map(|left| (1 << 32) - left)
+    ];
     let result = TestRunner::new_with_rng(config, rng).run(&(first, steps), |case| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         runtime.block_on(play(policy(), case.0, &case.1))
     });
     if let Err(failure) = result {
@@ -329,7 +383,14 @@ async fn an_empty_set_is_left_where_it_was_entered() {
     let mut numbers = Numbers::below(3, RoundRobin::new(), 0).await;
     assert_eq!(numbers.take(2).await, [0, 1]);
     numbers.set(0..0).await;
-    let error = numbers.balance.ready().await.unwrap().call(()).await.unwrap_err();
+    let error = numbers
+        .balance
+        .ready()
+        .await
+        .unwrap()
+        .call(())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Empty);
     numbers.set(0..3).await;
     assert_eq!(numbers.take(3).await, [2, 0, 1]);

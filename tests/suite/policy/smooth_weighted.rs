@@ -21,7 +21,10 @@ struct Oracle {
 impl Oracle {
     fn new(weights: &[u32]) -> Self {
         let weights: Vec<_> = weights.iter().map(|&weight| i128::from(weight)).collect();
-        Self { credits: vec![0; weights.len()], weights }
+        Self {
+            credits: vec![0; weights.len()],
+            weights,
+        }
     }
 
     fn pick(&mut self) -> usize {
@@ -50,7 +53,9 @@ fn golden(text: &str) -> Vec<Value> {
 
 fn numbers(value: &Value) -> Vec<usize> {
     let numbers = value.as_array().into_iter().flatten();
-    numbers.map(|number| usize::try_from(number.as_u64().unwrap()).unwrap()).collect()
+    numbers
+        .map(|number| usize::try_from(number.as_u64().unwrap()).unwrap())
+        .collect()
 }
 
 /// The weights of a recorded vector; servers that were down, or backups of others that were
@@ -61,7 +66,13 @@ fn weights(vector: &Value) -> Vec<u32> {
     let all = numbers(&vector["weights"]);
     let primary = (0..all.len()).any(|i| !unused.contains(&i) && !backup.contains(&i));
     let used = |i: &usize| !unused.contains(i) && backup.contains(i) != primary;
-    let weight = |i| if used(&i) { u32::try_from(all[i]).unwrap() } else { 0 };
+    let weight = |i| {
+        if used(&i) {
+            u32::try_from(all[i]).unwrap()
+        } else {
+            0
+        }
+    };
     (0..all.len()).map(weight).collect()
 }
 
@@ -71,7 +82,12 @@ fn golden_nginx_wrr() {
     assert_eq!(vectors.len(), 39);
     for vector in vectors {
         let want = numbers(&vector["picks"]);
-        assert_eq!(smooth(&weights(&vector)).picks(want.len()), want, "{}", vector["name"]);
+        assert_eq!(
+            smooth(&weights(&vector)).picks(want.len()),
+            want,
+            "{}",
+            vector["name"]
+        );
     }
 }
 
@@ -81,7 +97,12 @@ fn golden_swrr_model() {
     assert_eq!(vectors.len(), 201);
     for vector in vectors {
         let want = numbers(&vector["picks"]);
-        assert_eq!(smooth(&weights(&vector)).picks(want.len()), want, "{}", vector["name"]);
+        assert_eq!(
+            smooth(&weights(&vector)).picks(want.len()),
+            want,
+            "{}",
+            vector["name"]
+        );
     }
 }
 
@@ -92,7 +113,11 @@ fn golden_haproxy_counts() {
         let cycle = usize::try_from(vector["cycle"].as_u64().unwrap()).unwrap();
         let counts = smooth(&weights).counts(weights.len(), cycle);
         // Its own proportions are exact in the last of the three cycles at the latest.
-        let theirs = vector["counts_per_cycle"].as_array().unwrap().last().unwrap();
+        let theirs = vector["counts_per_cycle"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap();
         assert_eq!(counts, numbers(theirs), "{}", vector["name"]);
     }
 }
@@ -130,8 +155,14 @@ fn assert_bounds(weights: &[u32], picks: impl IntoIterator<Item = usize>) {
         counts[picked] += 1;
         for (i, &weight) in weights.iter().enumerate() {
             let ahead = counts[i] * total - i128::from(weight) * picks;
-            assert!(ahead * n <= (n - 1) * total, "{i} is ahead after {picks} of {weights:?}");
-            assert!(-ahead * SCALE <= (harmonic - SCALE) * total, "{i} is behind after {picks}");
+            assert!(
+                ahead * n <= (n - 1) * total,
+                "{i} is ahead after {picks} of {weights:?}"
+            );
+            assert!(
+                -ahead * SCALE <= (harmonic - SCALE) * total,
+                "{i} is behind after {picks}"
+            );
         }
     }
 }
@@ -140,7 +171,9 @@ fn any_weights(most: usize) -> impl Strategy<Value = Vec<u32>> {
     let distinct = prop::collection::vec(1..=1_000_000_u32, 1..=most);
     let few = prop::collection::vec(prop::sample::select(vec![1_u32, 2, 7, 1_000]), 1..=most);
     let skewed = prop::collection::vec(prop::sample::select(vec![0_u32, 1, 1_000_000]), 2..=most)
-        .prop_filter("somebody must serve", |weights| weights.iter().any(|&weight| weight > 0));
+        .prop_filter("somebody must serve", |weights| {
+            weights.iter().any(|&weight| weight > 0)
+        });
     prop_oneof![distinct, few, skewed]
 }
 
@@ -242,7 +275,10 @@ fn long_sequences_go_on_across_tapes() {
 fn b31_sums_beyond_32_bits() {
     let mut table = smooth(&[u32::MAX, u32::MAX, 1]);
     let counts = table.counts(3, 100_000);
-    assert!(counts[0].abs_diff(counts[1]) <= 1 && counts[2] <= 1, "{counts:?}");
+    assert!(
+        counts[0].abs_diff(counts[1]) <= 1 && counts[2] <= 1,
+        "{counts:?}"
+    );
     let mut table = smooth(&vec![u32::MAX; 10_000]);
     assert_eq!(table.counts(10_000, 20_000), vec![2; 10_000]);
 }
@@ -322,7 +358,10 @@ fn b33_raising_a_weight_is_no_spike() {
         table.pick() == 4
     });
     let raised = raised.count();
-    assert!(raised <= 20, "{raised} of 50 clients picked the raised one next");
+    assert!(
+        raised <= 20,
+        "{raised} of 50 clients picked the raised one next"
+    );
 }
 
 #[test]
@@ -343,7 +382,10 @@ fn counts_are_exact_under_threads() {
     let mut counts = [0; 4];
     for thread in threads {
         let theirs = thread.join().unwrap();
-        counts.iter_mut().zip(theirs).for_each(|(count, theirs)| *count += theirs);
+        counts
+            .iter_mut()
+            .zip(theirs)
+            .for_each(|(count, theirs)| *count += theirs);
     }
     assert_eq!(counts, [50_000, 30_000, 10_000, 10_000]);
 }
@@ -358,10 +400,16 @@ fn tapes_are_used_up_exactly_under_threads() {
     let picks = |mut balance: counterpoise::Balance<_, _>| {
         move || (0..50_000).map(|_| pick(&mut balance)).collect::<Vec<_>>()
     };
-    let threads: Vec<_> = (0..4).map(|_| thread::spawn(picks(balance.clone()))).collect();
+    let threads: Vec<_> = (0..4)
+        .map(|_| thread::spawn(picks(balance.clone())))
+        .collect();
     let mut counts = [0; 4];
     for thread in threads {
-        thread.join().unwrap().into_iter().for_each(|who: usize| counts[who] += 1);
+        thread
+            .join()
+            .unwrap()
+            .into_iter()
+            .for_each(|who: usize| counts[who] += 1);
     }
     assert_eq!(counts, want);
 }
@@ -369,16 +417,34 @@ fn tapes_are_used_up_exactly_under_threads() {
 #[test]
 fn shares_follow_the_capacity_factor() {
     let mut table = smooth(&[1, 1]);
-    assert_eq!(table.balance.set_capacity("1", 0.25), CapacityChange::Applied);
+    assert_eq!(
+        table.balance.set_capacity("1", 0.25),
+        CapacityChange::Applied
+    );
     assert_eq!(table.counts(2, 100), [80, 20]);
-    assert_eq!(table.balance.set_capacity("1", 0.0), CapacityChange::Applied);
+    assert_eq!(
+        table.balance.set_capacity("1", 0.0),
+        CapacityChange::Applied
+    );
     assert_eq!(table.counts(2, 100), [100, 0]);
     assert_eq!(table.balance.stats().endpoint("1").unwrap().weight, 1);
-    assert_eq!(table.balance.set_capacity("1", 7.0), CapacityChange::Clamped);
+    assert_eq!(
+        table.balance.set_capacity("1", 7.0),
+        CapacityChange::Clamped
+    );
     assert_eq!(table.counts(2, 100), [50, 50]);
-    assert_eq!(table.balance.set_capacity("1", -1.0), CapacityChange::Clamped);
+    assert_eq!(
+        table.balance.set_capacity("1", -1.0),
+        CapacityChange::Clamped
+    );
     assert_eq!(table.counts(2, 10), [10, 0]);
-    assert_eq!(table.balance.set_capacity("1", f64::NAN), CapacityChange::Refused);
+    assert_eq!(
+        table.balance.set_capacity("1", f64::NAN),
+        CapacityChange::Refused
+    );
     assert_eq!(table.counts(2, 10), [10, 0]);
-    assert_eq!(table.balance.set_capacity("9", 1.0), CapacityChange::Unknown);
+    assert_eq!(
+        table.balance.set_capacity("9", 1.0),
+        CapacityChange::Unknown
+    );
 }

@@ -28,7 +28,9 @@ fn smooth(weights: &[u32]) -> Table<SmoothWeighted> {
 
 /// The next of a sequence of numbers that look random.
 fn random(state: &mut u64, below: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as usize % below
 }
 
@@ -105,18 +107,32 @@ fn a_hundred_thousand_light_endpoints_beside_the_heaviest() {
         table.insert_all((0..10_000).map(|i| (part * 10_000 + i, 1)));
     }
     table.insert(n, u32::MAX);
-    let heavy = table.picks(2_000).into_iter().filter(|&who| who == n).count();
+    let heavy = table
+        .picks(2_000)
+        .into_iter()
+        .filter(|&who| who == n)
+        .count();
     assert!(heavy >= 1_999, "{heavy}");
     // From the heaviest to one of many: nobody has a run, and nobody is left out.
     table.insert(n, 1);
     let counts = table.counts(n + 1, n + 1);
     assert!(counts.iter().all(|&count| count <= 2), "somebody had a run");
-    let counts: Vec<_> =
-        counts.iter().zip(table.counts(n + 1, n + 1)).map(|(a, b)| a + b).collect();
-    assert!(counts.iter().all(|&count| (1..=3).contains(&count)), "somebody was left out");
+    let counts: Vec<_> = counts
+        .iter()
+        .zip(table.counts(n + 1, n + 1))
+        .map(|(a, b)| a + b)
+        .collect();
+    assert!(
+        counts.iter().all(|&count| (1..=3).contains(&count)),
+        "somebody was left out"
+    );
     // And back: the light ones are not owed anything that would keep the heavy one out.
     table.insert(n, u32::MAX);
-    let heavy = table.picks(2_000).into_iter().filter(|&who| who == n).count();
+    let heavy = table
+        .picks(2_000)
+        .into_iter()
+        .filter(|&who| who == n)
+        .count();
     assert!(heavy >= 1_990, "{heavy}");
 }
 
@@ -137,9 +153,15 @@ impl Policy for Crowded {
 
     fn build(&self, members: &Members<'_>, previous: Option<&Smooth>) -> Smooth {
         let picker = SmoothWeighted::new().build(members, previous);
-        let Some(mut balance) = self.balance.get().cloned() else { return picker };
+        let Some(mut balance) = self.balance.get().cloned() else {
+            return picker;
+        };
         let picks = self.picks.load(Ordering::Relaxed);
-        let crowd = move || (0..picks).map(|_| crate::table::pick(&mut balance)).collect();
+        let crowd = move || {
+            (0..picks)
+                .map(|_| crate::table::pick(&mut balance))
+                .collect()
+        };
         let picked: Vec<usize> = thread::spawn(crowd).join().unwrap();
         self.picked.lock().unwrap().extend(picked);
         picker
@@ -157,7 +179,10 @@ fn picks_that_are_made_during_a_compile_count_up_to_one_for_each_thread() {
     // One thread picked meanwhile, so at most one pick is not accounted for.
     let next = table.picks(3);
     let again = next.iter().filter(|&&who| who < 5).count();
-    assert!(again <= 1, "{next:?} once more, although 5, 6 and 7 had no turn yet");
+    assert!(
+        again <= 1,
+        "{next:?} once more, although 5, 6 and 7 had no turn yet"
+    );
 }
 
 #[test]
@@ -172,8 +197,18 @@ fn shares_hold_when_picks_are_made_during_compiles() {
         table.insert(7, 1);
         table.picks(2).into_iter().for_each(|who| counts[who] += 1);
     }
-    policy.picked.lock().unwrap().iter().for_each(|&who| counts[who] += 1);
-    assert!(counts.iter().all(|&count: &usize| count.abs_diff(350) <= 10), "{counts:?}");
+    policy
+        .picked
+        .lock()
+        .unwrap()
+        .iter()
+        .for_each(|&who| counts[who] += 1);
+    assert!(
+        counts
+            .iter()
+            .all(|&count: &usize| count.abs_diff(350) <= 10),
+        "{counts:?}"
+    );
 }
 
 // ===== threads =====
@@ -262,7 +297,10 @@ fn totals_follow_the_shares_while_threads_pick_and_one_reweights_to_and_fro() {
     let mut counts = [0; 3];
     for caller in callers {
         let theirs = caller.join().unwrap();
-        counts.iter_mut().zip(theirs).for_each(|(count, theirs)| *count += theirs);
+        counts
+            .iter_mut()
+            .zip(theirs)
+            .for_each(|(count, theirs)| *count += theirs);
     }
     let all: u64 = counts.iter().sum();
     // A few picks may be made again around each of the changes.
@@ -275,8 +313,9 @@ fn totals_follow_the_shares_while_threads_pick_and_one_reweights_to_and_fro() {
 /// Plays one script of changes, failures and looks; returns who was picked.
 fn script<P: Policy<Picker: Picker<Fail>>>(policy: P, looks: bool) -> Vec<usize> {
     let health = Health::new().consecutive_failures(2).max_ejected(0.5);
-    let health =
-        health.base_ejection(Duration::from_secs(3_600)).max_ejection(Duration::from_secs(3_600));
+    let health = health
+        .base_ejection(Duration::from_secs(3_600))
+        .max_ejection(Duration::from_secs(3_600));
     let builder = Builder::new().seed(5).health(health);
     let mut table = Table::with(builder, policy, &[4, 2, 1, 1, 9]);
     let (mut seed, mut picked) = (11, Vec::new());
@@ -286,7 +325,9 @@ fn script<P: Policy<Picker: Picker<Fail>>>(policy: P, looks: bool) -> Vec<usize>
             0 => table.remove(who),
             1 | 2 => table.insert(who, random(&mut seed, 6) as u32),
             3 => drop(
-                table.balance.set_capacity(&who.to_string(), random(&mut seed, 5) as f64 / 4.0),
+                table
+                    .balance
+                    .set_capacity(&who.to_string(), random(&mut seed, 5) as f64 / 4.0),
             ),
             4 => drop(table.call(true)),
             _ => picked.push(table.call(false).unwrap_or(99)),
@@ -303,18 +344,39 @@ fn script<P: Policy<Picker: Picker<Fail>>>(policy: P, looks: bool) -> Vec<usize>
 #[test]
 fn a_boxed_policy_picks_the_same_whatever_happens() {
     let boxed = |policy: BoxPolicy<Fail>| script(policy, false);
-    assert_eq!(boxed(BoxPolicy::new(SmoothWeighted::new())), script(SmoothWeighted::new(), false));
-    assert_eq!(boxed(BoxPolicy::new(WeightedRandom::new())), script(WeightedRandom::new(), false));
-    assert_eq!(boxed(BoxPolicy::new(Random::new())), script(Random::new(), false));
-    assert_eq!(boxed(BoxPolicy::new(RoundRobin::new())), script(RoundRobin::new(), false));
+    assert_eq!(
+        boxed(BoxPolicy::new(SmoothWeighted::new())),
+        script(SmoothWeighted::new(), false)
+    );
+    assert_eq!(
+        boxed(BoxPolicy::new(WeightedRandom::new())),
+        script(WeightedRandom::new(), false)
+    );
+    assert_eq!(
+        boxed(BoxPolicy::new(Random::new())),
+        script(Random::new(), false)
+    );
+    assert_eq!(
+        boxed(BoxPolicy::new(RoundRobin::new())),
+        script(RoundRobin::new(), false)
+    );
 }
 
 #[test]
 fn looking_at_the_statistics_changes_no_pick_of_any_policy() {
-    assert_eq!(script(SmoothWeighted::new(), true), script(SmoothWeighted::new(), false));
-    assert_eq!(script(WeightedRandom::new(), true), script(WeightedRandom::new(), false));
+    assert_eq!(
+        script(SmoothWeighted::new(), true),
+        script(SmoothWeighted::new(), false)
+    );
+    assert_eq!(
+        script(WeightedRandom::new(), true),
+        script(WeightedRandom::new(), false)
+    );
     assert_eq!(script(Random::new(), true), script(Random::new(), false));
-    assert_eq!(script(RoundRobin::new(), true), script(RoundRobin::new(), false));
+    assert_eq!(
+        script(RoundRobin::new(), true),
+        script(RoundRobin::new(), false)
+    );
 }
 
 // ===== large sets =====
@@ -340,11 +402,23 @@ async fn in_a_large_set_every_pick_is_of_somebody_healthy_or_a_trial_that_is_due
             let fails = random(&mut seed, 3) == 0;
             let picked = match table.call(fails) {
                 Ok(picked) => picked,
-                Err(error) => error.endpoint().expect("somebody is healthy").parse().unwrap(),
+                Err(error) => error
+                    .endpoint()
+                    .expect("somebody is healthy")
+                    .parse()
+                    .unwrap(),
             };
             let shown = stats.endpoint(&picked.to_string()).unwrap();
-            let right = if any_due { due(shown) } else { shown.state == EndpointState::Serving };
-            assert!(right || stats.panic, "{picked} was {:?} in round {round}", shown.state);
+            let right = if any_due {
+                due(shown)
+            } else {
+                shown.state == EndpointState::Serving
+            };
+            assert!(
+                right || stats.panic,
+                "{picked} was {:?} in round {round}",
+                shown.state
+            );
             match random(&mut seed, 60) {
                 0 => tokio::time::advance(Duration::from_millis(3)).await,
                 1 => tokio::time::advance(Duration::from_millis(200)).await,

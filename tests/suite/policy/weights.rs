@@ -26,7 +26,10 @@ async fn b27<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
         let error = call.now_or_never().expect("ends at once").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Drained, "{}", type_name::<P>());
         assert_eq!((error.counts().members, error.counts().drained), (2, 2));
-        assert!(error.to_string().contains("all weights are zero"), "{error}");
+        assert!(
+            error.to_string().contains("all weights are zero"),
+            "{error}"
+        );
     }
     numbers.insert(0, 1).await;
     assert_eq!(numbers.take(10).await, [0; 10]);
@@ -42,7 +45,10 @@ async fn b28<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     numbers.insert(0, 0).await;
     let call = numbers.balance.ready().await.unwrap().call(());
     let error = call.now_or_never().expect("ends at once").unwrap_err();
-    assert_eq!((error.kind(), error.counts().drained), (ErrorKind::Drained, 1));
+    assert_eq!(
+        (error.kind(), error.counts().drained),
+        (ErrorKind::Drained, 1)
+    );
     numbers.insert(1, 1).await;
     assert_eq!(numbers.take(6).await, [1; 6], "{}", type_name::<P>());
 }
@@ -74,7 +80,10 @@ async fn b28_an_ejected_endpoint_at_weight_zero_is_not_even_tried() {
     bed.announce("a", 0).await;
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(bed.route(20).await, "b".repeat(20));
-    assert_eq!((bed.calls("a"), bed.state("a")), (failed, EndpointState::Drained));
+    assert_eq!(
+        (bed.calls("a"), bed.state("a")),
+        (failed, EndpointState::Drained)
+    );
     bed.announce("a", 1).await;
     assert_eq!(bed.route(1).await, "a", "its trial is due at once");
     assert_eq!(share(&bed.route(20).await, "a"), 10);
@@ -110,13 +119,33 @@ async fn b29<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::below(2, policy(), 0).await;
     assert_eq!(tally(2, &numbers.take(10).await), [5, 5]);
     numbers.insert(1, 0).await;
-    assert_eq!(tally(2, &numbers.take(10).await), [10, 0], "{}", type_name::<P>());
+    assert_eq!(
+        tally(2, &numbers.take(10).await),
+        [10, 0],
+        "{}",
+        type_name::<P>()
+    );
     numbers.insert(1, 9).await;
-    assert_eq!(tally(2, &numbers.take(10).await), [5, 5], "{}", type_name::<P>());
+    assert_eq!(
+        tally(2, &numbers.take(10).await),
+        [5, 5],
+        "{}",
+        type_name::<P>()
+    );
     numbers.insert(0, 0).await;
-    assert_eq!(tally(2, &numbers.take(10).await), [0, 10], "{}", type_name::<P>());
+    assert_eq!(
+        tally(2, &numbers.take(10).await),
+        [0, 10],
+        "{}",
+        type_name::<P>()
+    );
     numbers.insert(0, 1).await;
-    assert_eq!(tally(2, &numbers.take(10).await), [5, 5], "{}", type_name::<P>());
+    assert_eq!(
+        tally(2, &numbers.take(10).await),
+        [5, 5],
+        "{}",
+        type_name::<P>()
+    );
 }
 
 #[tokio::test]
@@ -132,9 +161,16 @@ async fn b29_a_new_weight_shows_in_the_next_snapshot() {
     let after = numbers.balance.stats();
     assert_eq!(after.generation, before.generation + 1);
     let weights = |stats: &counterpoise::Stats| -> Vec<u32> {
-        stats.endpoints.iter().map(|endpoint| endpoint.weight).collect()
+        stats
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.weight)
+            .collect()
     };
-    assert_eq!((weights(&before), weights(&after)), (vec![1, 1], vec![1, 9]));
+    assert_eq!(
+        (weights(&before), weights(&after)),
+        (vec![1, 1], vec![1, 9])
+    );
     assert_eq!(after.endpoint("1").unwrap().effective_weight, 9.0);
 }
 
@@ -143,10 +179,16 @@ async fn b30_a_recovered_endpoint_has_its_weight_and_its_full_share() {
     let mut bed = Bed::new(&["a", "b"], Health::new().jitter(0.0)).await;
     bed.announce("a", 9).await;
     bed.eject("a").await;
-    assert_eq!((bed.stats("a").weight, bed.stats("a").effective_weight), (9, 0.0));
+    assert_eq!(
+        (bed.stats("a").weight, bed.stats("a").effective_weight),
+        (9, 0.0)
+    );
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(bed.route(1).await, "a", "the trial");
-    assert_eq!((bed.stats("a").weight, bed.stats("a").effective_weight), (9, 9.0));
+    assert_eq!(
+        (bed.stats("a").weight, bed.stats("a").effective_weight),
+        (9, 9.0)
+    );
     assert_eq!(share(&bed.route(100).await, "a"), 50);
 }
 
@@ -157,7 +199,10 @@ async fn b31<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     numbers.insert(2, 1).await;
     let answers = numbers.take(3_000).await;
     assert_eq!(tally(3, &answers), [1_000; 3], "{}", type_name::<P>());
-    assert_eq!(numbers.balance.stats().endpoints[0].effective_weight, f64::from(u32::MAX));
+    assert_eq!(
+        numbers.balance.stats().endpoints[0].effective_weight,
+        f64::from(u32::MAX)
+    );
 }
 
 #[tokio::test]
@@ -169,7 +214,12 @@ async fn b31_many<P: Policy<Picker: Picker<()>>>(policy: impl Fn() -> P) {
     let mut numbers = Numbers::new(policy(), Builder::new().starting_at(0));
     numbers.fill(0..10_000, u32::MAX).await;
     let answers = numbers.take(20_000).await;
-    assert_eq!(tally(10_000, &answers), vec![2; 10_000], "{}", type_name::<P>());
+    assert_eq!(
+        tally(10_000, &answers),
+        vec![2; 10_000],
+        "{}",
+        type_name::<P>()
+    );
 }
 
 #[tokio::test]

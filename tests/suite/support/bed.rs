@@ -63,12 +63,17 @@ where
         let builder = builder.starting_at(0).seed(seed);
         let balance = builder.balance(changes, RoundRobin::new()).unwrap();
         settle().await;
-        Self { sites, handle, balance }
+        Self {
+            sites,
+            handle,
+            balance,
+        }
     }
 
     /// Announces a site with a weight, for the first time or again.
     pub(crate) async fn announce(&self, name: &'static str, weight: u32) {
-        self.handle.insert(name, self.sites[name].endpoint().weight(weight));
+        self.handle
+            .insert(name, self.sites[name].endpoint().weight(weight));
         settle().await;
     }
 

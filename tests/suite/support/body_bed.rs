@@ -47,14 +47,21 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(text: &str) -> Self {
         let steps = text.trim_start_matches('=').chars().collect();
-        Self { steps, knows_its_end: text.starts_with('='), ..Self::default() }
+        Self {
+            steps,
+            knows_its_end: text.starts_with('='),
+            ..Self::default()
+        }
     }
 
     /// Has gRPC's status in its trailers.
     pub(crate) fn grpc(text: &str, status: &str) -> Self {
         let trailers =
             HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())]);
-        Self { trailers, ..Self::new(text) }
+        Self {
+            trailers,
+            ..Self::new(text)
+        }
     }
 }
 
@@ -190,17 +197,35 @@ pub(crate) fn endpoint() -> Endpoint<Echo> {
 
 /// Every call that was sent runs still or has ended in one way.
 pub(crate) fn assert_sums(stats: &EndpointStats) {
-    let EndpointStats { successes, failures, overloads, neutrals, drops, .. } = stats;
+    let EndpointStats {
+        successes,
+        failures,
+        overloads,
+        neutrals,
+        drops,
+        ..
+    } = stats;
     let ended = successes + failures + overloads + neutrals + drops;
     assert_eq!(stats.picks, ended + stats.in_flight, "{stats:?}");
 }
 
 /// Spells how calls have ended: `S`uccess, `F`ailure, `O`verload, `N`eutral, `D`rop.
 pub(crate) fn endings(stats: &EndpointStats) -> String {
-    let EndpointStats { successes, failures, overloads, neutrals, drops, .. } = *stats;
+    let EndpointStats {
+        successes,
+        failures,
+        overloads,
+        neutrals,
+        drops,
+        ..
+    } = *stats;
     let counts = [successes, failures, overloads, neutrals, drops];
     let spell = |(letter, times): (&str, u64)| letter.repeat(times as usize);
-    ["S", "F", "O", "N", "D"].into_iter().zip(counts).map(spell).collect()
+    ["S", "F", "O", "N", "D"]
+        .into_iter()
+        .zip(counts)
+        .map(spell)
+        .collect()
 }
 
 /// Polls a body once; spells what came, as in its script, and `$` for its end.

@@ -53,9 +53,14 @@ macro_rules! each_policy {
 macro_rules! each_free {
     ($check:path) => {{
         use $crate::fleet::Sharing;
-        let (turns, smooth) =
-            (Sharing::Turns { weighted: false }, Sharing::Turns { weighted: true });
-        let (even, draws) = (Sharing::Draws { weighted: false }, Sharing::Draws { weighted: true });
+        let (turns, smooth) = (
+            Sharing::Turns { weighted: false },
+            Sharing::Turns { weighted: true },
+        );
+        let (even, draws) = (
+            Sharing::Draws { weighted: false },
+            Sharing::Draws { weighted: true },
+        );
         $check(turns, counterpoise::policy::RoundRobin::new()).await;
         $check(turns, counterpoise::policy::ModuloRoundRobin::new()).await;
         $check(smooth, counterpoise::policy::SmoothWeighted::new()).await;
@@ -78,8 +83,11 @@ macro_rules! each_free {
         let nothing: $crate::fleet::JobKey = |_| None;
         $check(even, counterpoise::policy::affinity::RingHash::by(nothing)).await;
         let random = counterpoise::policy::affinity::Fallback::Random;
-        $check(even, counterpoise::policy::affinity::Rendezvous::by(nothing).fallback(random))
-            .await;
+        $check(
+            even,
+            counterpoise::policy::affinity::Rendezvous::by(nothing).fallback(random),
+        )
+        .await;
     }};
 }
 
@@ -87,11 +95,26 @@ macro_rules! each_free {
 macro_rules! each_keyed_fleet {
     ($check:path) => {{
         use $crate::fleet::{KEY, Sharing};
-        $check(Sharing::Keys, counterpoise::policy::affinity::RingHash::by(KEY)).await;
-        $check(Sharing::Keys, counterpoise::policy::affinity::Rendezvous::by(KEY)).await;
-        $check(Sharing::Keys, counterpoise::policy::affinity::Maglev::by(KEY).table_size(4_099))
-            .await;
-        $check(Sharing::Keys, counterpoise::policy::affinity::HashMod::by(KEY)).await;
+        $check(
+            Sharing::Keys,
+            counterpoise::policy::affinity::RingHash::by(KEY),
+        )
+        .await;
+        $check(
+            Sharing::Keys,
+            counterpoise::policy::affinity::Rendezvous::by(KEY),
+        )
+        .await;
+        $check(
+            Sharing::Keys,
+            counterpoise::policy::affinity::Maglev::by(KEY).table_size(4_099),
+        )
+        .await;
+        $check(
+            Sharing::Keys,
+            counterpoise::policy::affinity::HashMod::by(KEY),
+        )
+        .await;
         $check(
             Sharing::Keys,
             counterpoise::policy::BoxPolicy::new(counterpoise::policy::affinity::RingHash::by(KEY)),
@@ -135,7 +158,12 @@ pub(crate) type Running<P> = ResponseFuture<Job, Direct<Worker>, P, (), AtHead<P
 impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
     /// Builds over a first batch; chances are fixed unless the builder says otherwise.
     pub(crate) async fn new(builder: Builder, policy: P, set: &[(&'static str, u32)]) -> Self {
-        Self::with(builder.starting_at(0).seed(1).classify(Push(None)), policy, set).await
+        Self::with(
+            builder.starting_at(0).seed(1).classify(Push(None)),
+            policy,
+            set,
+        )
+        .await
     }
 
     pub(crate) async fn with(
@@ -145,8 +173,14 @@ impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
     ) -> Self {
         let (handle, changes) = discover::channel();
         let balance = builder.balance(changes, policy).unwrap();
-        let mut fleet = Self { sites: BTreeMap::new(), handle, balance, next: 0 };
-        set.iter().for_each(|&(name, weight)| fleet.announce(name, weight));
+        let mut fleet = Self {
+            sites: BTreeMap::new(),
+            handle,
+            balance,
+            next: 0,
+        };
+        set.iter()
+            .for_each(|&(name, weight)| fleet.announce(name, weight));
         // The picker of a large set is built on another thread.
         fleet.balance.ready_when(set.len()).await.unwrap();
         settle().await;
@@ -166,7 +200,8 @@ impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
 
     /// Adds endpoints in one batch.
     pub(crate) async fn join_all(&mut self, set: &[(&'static str, u32)]) {
-        set.iter().for_each(|&(name, weight)| self.announce(name, weight));
+        set.iter()
+            .for_each(|&(name, weight)| self.announce(name, weight));
         settle().await;
     }
 
@@ -213,7 +248,11 @@ impl<P: Policy<Picker: Picker<Job>>> Fleet<P> {
     /// Makes calls with the keys from 1 on; returns how many a site got.
     pub(crate) async fn share(&mut self, calls: usize, name: &str) -> usize {
         self.next = 0;
-        self.route(calls).await.iter().filter(|&&other| other == name).count()
+        self.route(calls)
+            .await
+            .iter()
+            .filter(|&&other| other == name)
+            .count()
     }
 
     /// Returns who is called with each of the keys below `n`.

@@ -30,7 +30,10 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn of(key: &str) -> Self {
-        Self { key: Some(key.to_owned()), deed: Act::Ok }
+        Self {
+            key: Some(key.to_owned()),
+            deed: Act::Ok,
+        }
     }
 
     pub(crate) fn deed(self, deed: Act) -> Self {
@@ -46,12 +49,18 @@ pub(crate) const KEY: ByKey = |ask| ask.key.as_deref().map(Key::from);
 /// Runs a check with every structure that keeps keys.
 macro_rules! each_keyed {
     ($check:path) => {
-        $check(counterpoise::policy::affinity::RingHash::by($crate::keyed_bed::KEY));
+        $check(counterpoise::policy::affinity::RingHash::by(
+            $crate::keyed_bed::KEY,
+        ));
         $check(
             counterpoise::policy::affinity::Maglev::by($crate::keyed_bed::KEY).table_size(4_099),
         );
-        $check(counterpoise::policy::affinity::HashMod::by($crate::keyed_bed::KEY));
-        $check(counterpoise::policy::affinity::Rendezvous::by($crate::keyed_bed::KEY));
+        $check(counterpoise::policy::affinity::HashMod::by(
+            $crate::keyed_bed::KEY,
+        ));
+        $check(counterpoise::policy::affinity::Rendezvous::by(
+            $crate::keyed_bed::KEY,
+        ));
     };
 }
 pub(crate) use each_keyed;
@@ -90,8 +99,14 @@ impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<P> {
         let builder = builder.starting_at(0).seed(1);
         let (layer, driver) = builder.pair(changes, policy).unwrap();
         let (driver, desks) = (Mutex::new(Box::pin(driver) as _), HashMap::new());
-        let mut bed = Self { handle, driver, desks, balance: layer.layer(()) };
-        set.iter().for_each(|&(name, weight)| bed.announce(name, weight));
+        let mut bed = Self {
+            handle,
+            driver,
+            desks,
+            balance: layer.layer(()),
+        };
+        set.iter()
+            .for_each(|&(name, weight)| bed.announce(name, weight));
         bed.drive();
         if !set.is_empty() {
             bed.drive_until_published(1);
@@ -101,7 +116,10 @@ impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<P> {
 
     /// Adds an endpoint or changes its weight, with the next [`drive`](Self::drive).
     pub(crate) fn announce(&mut self, name: &str, weight: u32) {
-        let desk = self.desks.entry(name.to_owned()).or_insert_with(|| Desk::new(name));
+        let desk = self
+            .desks
+            .entry(name.to_owned())
+            .or_insert_with(|| Desk::new(name));
         let endpoint = desk.endpoint().weight(weight);
         self.handle.insert(name.to_owned(), endpoint);
     }
@@ -224,13 +242,19 @@ pub(crate) struct Walks<P> {
 
 impl<P> Walks<P> {
     pub(crate) fn new(policy: P) -> Self {
-        Self { policy: Arc::new(policy), walk: Arc::default() }
+        Self {
+            policy: Arc::new(policy),
+            walk: Arc::default(),
+        }
     }
 }
 
 impl<P> Clone for Walks<P> {
     fn clone(&self) -> Self {
-        Self { policy: Arc::clone(&self.policy), walk: Arc::clone(&self.walk) }
+        Self {
+            policy: Arc::clone(&self.policy),
+            walk: Arc::clone(&self.walk),
+        }
     }
 }
 
@@ -238,8 +262,13 @@ impl<P: Policy> Policy for Walks<P> {
     type Picker = WalksPicker<P::Picker>;
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
-        let inner = self.policy.build(members, previous.map(|picker| &picker.inner));
-        WalksPicker { inner, walk: Arc::clone(&self.walk) }
+        let inner = self
+            .policy
+            .build(members, previous.map(|picker| &picker.inner));
+        WalksPicker {
+            inner,
+            walk: Arc::clone(&self.walk),
+        }
     }
 }
 
@@ -271,7 +300,9 @@ impl<P: Policy<Picker: Picker<Ask>>> KeyedBed<Walks<P>> {
         let walk = |key: &String| {
             picked(&self.balance, Ask::of(key));
             let walk = walks.walk.lock().unwrap();
-            walk.iter().map(|&index| stats.endpoints[index].name.to_string()).collect()
+            walk.iter()
+                .map(|&index| stats.endpoints[index].name.to_string())
+                .collect()
         };
         keys.iter().map(walk).collect()
     }

@@ -39,7 +39,12 @@ impl Sites {
         &self,
         names: &[&'static str],
     ) -> discover::List<&'static str, Direct<Site>> {
-        discover::list(names.iter().map(|&name| (name, self[name].endpoint())).collect::<Vec<_>>())
+        discover::list(
+            names
+                .iter()
+                .map(|&name| (name, self[name].endpoint()))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -68,7 +73,9 @@ where
 {
     let attempts = Attempts::new();
     let mut balance = balance.clone();
-    let sent = attempts.scope(async { drop(balance.call(request)) }).now_or_never();
+    let sent = attempts
+        .scope(async { drop(balance.call(request)) })
+        .now_or_never();
     assert!(sent.is_some());
     attempts.names().into_iter().next()
 }

@@ -27,7 +27,10 @@ macro_rules! for_each_policy {
     ($case:path) => {{
         $case(counterpoise::policy::RoundRobin::new()).await;
         $case(counterpoise::policy::ModuloRoundRobin::new()).await;
-        $case(counterpoise::policy::BoxPolicy::new(counterpoise::policy::RoundRobin::new())).await;
+        $case(counterpoise::policy::BoxPolicy::new(
+            counterpoise::policy::RoundRobin::new(),
+        ))
+        .await;
     }};
 }
 pub(crate) use for_each_policy;
@@ -36,7 +39,10 @@ pub(crate) use for_each_policy;
 pub(crate) type Item<T> = Result<Change<&'static str, Endpoint<T>>, Broken>;
 
 /// A discovery stream that a test feeds, change by change.
-pub(crate) fn feed<T>() -> (mpsc::UnboundedSender<Item<T>>, mpsc::UnboundedReceiver<Item<T>>) {
+pub(crate) fn feed<T>() -> (
+    mpsc::UnboundedSender<Item<T>>,
+    mpsc::UnboundedReceiver<Item<T>>,
+) {
     mpsc::unbounded()
 }
 
@@ -86,12 +92,19 @@ pub(crate) struct Compiles<P> {
 
 impl<P> Compiles<P> {
     pub(crate) fn new(policy: P) -> Self {
-        Self { policy, compiles: Arc::default(), panics_at: 0 }
+        Self {
+            policy,
+            compiles: Arc::default(),
+            panics_at: 0,
+        }
     }
 
     /// Panics in the n-th compile of a set that is not empty.
     pub(crate) fn panics_at(policy: P, nth: usize) -> Self {
-        Self { panics_at: nth, ..Self::new(policy) }
+        Self {
+            panics_at: nth,
+            ..Self::new(policy)
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -121,8 +134,14 @@ pub(crate) async fn over<P: Policy<Picker: Picker<()>>>(
     probes: &[&Probe],
     policy: P,
 ) -> Probes<P> {
-    let list = probes.iter().enumerate().map(|(i, probe)| (i, probe.endpoint()));
-    let balance = builder.starting_at(0).balance(discover::list(list), policy).unwrap();
+    let list = probes
+        .iter()
+        .enumerate()
+        .map(|(i, probe)| (i, probe.endpoint()));
+    let balance = builder
+        .starting_at(0)
+        .balance(discover::list(list), policy)
+        .unwrap();
     settle().await;
     balance
 }

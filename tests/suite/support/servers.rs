@@ -117,9 +117,19 @@ impl Server {
         let start = Box::new(start);
         let socket = bind(ANY.into());
         let address = socket.local_addr().unwrap();
-        let manner = Manner { name, hung: false.into(), requests: 0.into() };
+        let manner = Manner {
+            name,
+            hung: false.into(),
+            requests: 0.into(),
+        };
         let manner = Arc::new(manner);
-        let mut server = Self { address, manner, start, running: None, port: Some(socket) };
+        let mut server = Self {
+            address,
+            manner,
+            start,
+            running: None,
+            port: Some(socket),
+        };
         server.restart();
         server
     }
@@ -201,7 +211,10 @@ impl Running {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let (stop, stopped) = oneshot::channel();
-        Self { stop, task: tokio::spawn(accept(listener, service, stopped)) }
+        Self {
+            stop,
+            task: tokio::spawn(accept(listener, service, stopped)),
+        }
     }
 }
 
@@ -234,10 +247,19 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     manner.receive().await;
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok());
     let response = Response::builder()
         .header("x-name", manner.name)
-        .header("x-path", request.uri().path_and_query().map_or("", |path| path.as_str()))
+        .header(
+            "x-path",
+            request
+                .uri()
+                .path_and_query()
+                .map_or("", |path| path.as_str()),
+        )
         .header("x-host", host.unwrap_or_default());
     Ok(response.body(Full::from(manner.name)).unwrap())
 }
@@ -254,7 +276,11 @@ impl Seen {
     /// Reads it from the headers of a response.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers[name].to_str().unwrap().to_owned();
-        Self { name: text("x-name"), path: text("x-path"), host: text("x-host") }
+        Self {
+            name: text("x-name"),
+            path: text("x-path"),
+            host: text("x-host"),
+        }
     }
 }
 
@@ -265,13 +291,17 @@ struct Doctor(Arc<Manner>);
 impl Doctor {
     fn respond<T>(&self, message: T) -> tonic::Response<T> {
         let mut response = tonic::Response::new(message);
-        response.metadata_mut().insert("x-name", self.0.name.parse().unwrap());
+        response
+            .metadata_mut()
+            .insert("x-name", self.0.name.parse().unwrap());
         response
     }
 }
 
 fn report(status: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse { status: status.into() }
+    HealthCheckResponse {
+        status: status.into(),
+    }
 }
 
 #[tonic::async_trait]
@@ -295,7 +325,11 @@ impl Health for Doctor {
         _request: tonic::Request<HealthCheckRequest>,
     ) -> Result<tonic::Response<Self::WatchStream>, Status> {
         self.0.receive().await;
-        let messages = [ServingStatus::Serving, ServingStatus::NotServing, ServingStatus::Serving];
+        let messages = [
+            ServingStatus::Serving,
+            ServingStatus::NotServing,
+            ServingStatus::Serving,
+        ];
         let messages = stream::iter(messages.map(|status| Ok(report(status))));
         Ok(self.respond(Box::pin(messages.chain(stream::pending()))))
     }
@@ -303,7 +337,9 @@ impl Health for Doctor {
 
 /// Waits for what must come soon. A net against hanging tests, not a measurement.
 pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(60), future).await.expect("something hangs")
+    timeout(Duration::from_secs(60), future)
+        .await
+        .expect("something hangs")
 }
 
 /// Waits until something is so.
@@ -325,6 +361,8 @@ pub(crate) fn chain<'e>(
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("manner", &self.manner).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("manner", &self.manner)
+            .finish_non_exhaustive()
     }
 }

@@ -121,7 +121,11 @@ impl<N, R> Scripted<N, R> {
             instances: AtomicUsize::new(1),
             runs: Arc::default(),
         };
-        Self { shared: Arc::new(shared), ready: false, request: PhantomData }
+        Self {
+            shared: Arc::new(shared),
+            ready: false,
+            request: PhantomData,
+        }
     }
 
     /// Does this with the n-th call, counted from 0.
@@ -182,14 +186,20 @@ impl<R> Scripted<Text, R> {
 
 impl<N: Debug, R> Debug for Scripted<N, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scripted").field("name", &self.shared.name).finish_non_exhaustive()
+        f.debug_struct("Scripted")
+            .field("name", &self.shared.name)
+            .finish_non_exhaustive()
     }
 }
 
 impl<N, R> Clone for Scripted<N, R> {
     fn clone(&self) -> Self {
         self.shared.instances.fetch_add(1, Ordering::SeqCst);
-        Self { shared: Arc::clone(&self.shared), ready: false, request: PhantomData }
+        Self {
+            shared: Arc::clone(&self.shared),
+            ready: false,
+            request: PhantomData,
+        }
     }
 }
 

@@ -61,14 +61,19 @@ impl<P: Policy<Picker: Picker<Fail>>> Table<P> {
     pub(crate) fn with(builder: Builder, policy: P, weights: &[u32]) -> Self {
         let (handle, changes) = discover::channel();
         let (layer, driver) = builder.pair(changes, policy).unwrap();
-        let mut table = Self { handle, driver: Box::pin(driver), balance: layer.layer(()) };
+        let mut table = Self {
+            handle,
+            driver: Box::pin(driver),
+            balance: layer.layer(()),
+        };
         table.insert_all(weights.iter().copied().enumerate());
         table
     }
 
     pub(crate) fn insert_all(&mut self, weights: impl IntoIterator<Item = (usize, u32)>) {
         for (number, weight) in weights {
-            self.handle.insert(number, Echo::new(number).endpoint().weight(weight));
+            self.handle
+                .insert(number, Echo::new(number).endpoint().weight(weight));
         }
         self.drive();
     }
@@ -136,7 +141,10 @@ impl<P: Policy<Picker: Picker<()>>> Numbers<P> {
     /// Builds over the empty set.
     pub(crate) fn new(policy: P, builder: Builder) -> Self {
         let (handle, changes) = discover::channel();
-        Self { handle, balance: builder.balance(changes, policy).unwrap() }
+        Self {
+            handle,
+            balance: builder.balance(changes, policy).unwrap(),
+        }
     }
 
     /// Builds over the numbers below `n`, each with weight 1.
@@ -153,13 +161,15 @@ impl<P: Policy<Picker: Picker<()>>> Numbers<P> {
 
     /// Makes these the set, each with this weight.
     pub(crate) async fn fill(&self, numbers: Range<usize>, weight: u32) {
-        self.handle.set(numbers.map(|n| (n, Number::new(n).endpoint().weight(weight))));
+        self.handle
+            .set(numbers.map(|n| (n, Number::new(n).endpoint().weight(weight))));
         settle().await;
     }
 
     /// Inserts a number.
     pub(crate) async fn insert(&self, n: usize, weight: u32) {
-        self.handle.insert(n, Number::new(n).endpoint().weight(weight));
+        self.handle
+            .insert(n, Number::new(n).endpoint().weight(weight));
         settle().await;
     }
 

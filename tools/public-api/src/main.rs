@@ -4,7 +4,9 @@ use public_api::Builder;
 use std::{env, error::Error};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = env::args_os().nth(1).ok_or("the path of the JSON file is missing")?;
+    let file = env::args_os()
+        .nth(1)
+        .ok_or("the path of the JSON file is missing")?;
     let api = Builder::from_rustdoc_json(file)
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)

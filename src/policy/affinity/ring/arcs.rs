@@ -16,7 +16,9 @@ pub(crate) type Arcs = Vec<(u128, usize)>;
 /// Returns start, end and owner of each arc.
 pub(crate) fn lengths(arcs: &Arcs) -> impl Iterator<Item = (u128, u128, usize)> {
     let ends = arcs.iter().skip(1).map(|&(start, _)| start).chain([CIRCLE]);
-    arcs.iter().zip(ends).map(|(&(start, owner), end)| (start, end, owner))
+    arcs.iter()
+        .zip(ends)
+        .map(|(&(start, owner), end)| (start, end, owner))
 }
 
 impl Ring {
@@ -35,8 +37,14 @@ fn arcs<P: Position>(map: &RingMap, circle: &Circle<P>, nearest: bool) -> Arcs {
     let around = 1_u128 << P::BITS;
     let owned = |&(point, slot): &Point<P>| Some((u128::from(point.to_u64()), map.member(slot)?));
     let points: Vec<_> = circle.points().filter_map(owned).collect();
-    let (Some(&first), Some(&last)) = (points.first(), points.last()) else { return Vec::new() };
-    let following = points.iter().skip(1).copied().chain([(first.0 + around, first.1)]);
+    let (Some(&first), Some(&last)) = (points.first(), points.last()) else {
+        return Vec::new();
+    };
+    let following = points
+        .iter()
+        .skip(1)
+        .copied()
+        .chain([(first.0 + around, first.1)]);
     let mut arcs = Arcs::new();
     for (&(point, _), (next, owner)) in points.iter().zip(following) {
         if nearest {
@@ -55,5 +63,7 @@ fn arcs<P: Position>(map: &RingMap, circle: &Circle<P>, nearest: bool) -> Arcs {
         None => arcs.insert(0, (0, first.1)),
     }
     let unit = CIRCLE >> P::BITS;
-    arcs.into_iter().map(|(start, owner)| (start * unit, owner)).collect()
+    arcs.into_iter()
+        .map(|(start, owner)| (start * unit, owner))
+        .collect()
 }

@@ -30,7 +30,9 @@ impl Ring {
             let source = &sources[slot as usize];
             (&source.name, source.id)
         };
-        Circle::new(len, points, |ties| ties.sort_by(|a, b| order(a).cmp(&order(b))))
+        Circle::new(len, points, |ties| {
+            ties.sort_by(|a, b| order(a).cmp(&order(b)))
+        })
     }
 
     fn points_of(&self, source: &Source) -> impl Iterator<Item = Point<u32>> + use<> {
@@ -41,13 +43,22 @@ impl Ring {
 
     /// Edits the former ring; none if too much has changed.
     fn edit(&self, members: &[Member], former: &RingMap, circle: &Circle<u32>) -> Option<RingMap> {
-        let Matched { sources, gone, fresh } = Matched::of(members, former);
+        let Matched {
+            sources,
+            gone,
+            fresh,
+        } = Matched::of(members, former);
         if gone.is_empty() && fresh.is_empty() {
             let circle = Circles::Short(circle.clone());
             return Some(RingMap::new(circle, sources));
         }
-        let gone: Vec<_> = gone.iter().flat_map(|source| self.points_of(source)).collect();
-        let fresh = fresh.iter().flat_map(|&index| self.points_of(&sources[index]));
+        let gone: Vec<_> = gone
+            .iter()
+            .flat_map(|source| self.points_of(source))
+            .collect();
+        let fresh = fresh
+            .iter()
+            .flat_map(|&index| self.points_of(&sources[index]));
         let fresh: Vec<_> = fresh.collect();
         let map = RingMap::new(Circles::Short(Circle::default()), sources);
         let order = |&(_, slot): &Point<u32>| {
@@ -56,7 +67,10 @@ impl Ring {
         };
         let settle = |ties: &mut [Point<u32>]| ties.sort_by(|a, b| order(a).cmp(&order(b)));
         let circle = circle.edit(&gone, &fresh, settle)?;
-        Some(RingMap { circle: Circles::Short(circle), ..map })
+        Some(RingMap {
+            circle: Circles::Short(circle),
+            ..map
+        })
     }
 }
 
@@ -96,12 +110,20 @@ impl<'f> Matched<'f> {
         gone.extend(formers);
         // A slot that becomes free now is used again in the next change, so that the points to
         // remove and those to add differ in their slots.
-        gone.iter().for_each(|source| free[source.slot as usize] = false);
-        let unused = (0_u32..).zip(free).filter(|(_, free)| *free).map(|(slot, _)| slot);
+        gone.iter()
+            .for_each(|source| free[source.slot as usize] = false);
+        let unused = (0_u32..)
+            .zip(free)
+            .filter(|(_, free)| *free)
+            .map(|(slot, _)| slot);
         let mut slots = unused.chain(former.members.len() as u32..);
         for &index in &fresh {
             sources[index].slot = slots.next().unwrap_or(u32::MAX);
         }
-        Self { sources: sources.into(), gone, fresh }
+        Self {
+            sources: sources.into(),
+            gone,
+            fresh,
+        }
     }
 }

@@ -16,7 +16,11 @@ pub(crate) struct Circle<P> {
 
 impl<P> Default for Circle<P> {
     fn default() -> Self {
-        Self { sectors: [Arc::from([])].into(), bits: 0, len: 0 }
+        Self {
+            sectors: [Arc::from([])].into(),
+            bits: 0,
+            len: 0,
+        }
     }
 }
 
@@ -43,7 +47,13 @@ impl<P: Position> Circle<P> {
         let bits = bits(len);
         let coarse = bits.min(8);
         let mut all = Vec::new();
-        let ends = distribute(len, points, |point| point.top(coarse), 1 << coarse, &mut all);
+        let ends = distribute(
+            len,
+            points,
+            |point| point.top(coarse),
+            1 << coarse,
+            &mut all,
+        );
         let mut sectors = Vec::with_capacity(1 << bits);
         let mut sorted = Vec::new();
         let mut start = 0;
@@ -59,7 +69,11 @@ impl<P: Position> Circle<P> {
                 rest = others;
             }
         }
-        Self { sectors: sectors.into(), bits, len }
+        Self {
+            sectors: sectors.into(),
+            bits,
+            len,
+        }
     }
 
     /// Returns this circle without some points and with others, by copying only the sectors
@@ -83,11 +97,20 @@ impl<P: Position> Circle<P> {
             let place = sectors.get_mut(sector(edits.first()?))?;
             let left = |point: &&Point<P>| edits.binary_search(&(**point, false)).is_err();
             let mut points: Vec<_> = place.iter().filter(left).copied().collect();
-            points.extend(edits.iter().filter(|(_, fresh)| *fresh).map(|&(point, _)| point));
+            points.extend(
+                edits
+                    .iter()
+                    .filter(|(_, fresh)| *fresh)
+                    .map(|&(point, _)| point),
+            );
             sort(&mut points, &settle);
             *place = points.into();
         }
-        Some(Self { sectors, bits: self.bits, len })
+        Some(Self {
+            sectors,
+            bits: self.bits,
+            len,
+        })
     }
 
     /// Returns all points, in rising order.
@@ -124,8 +147,13 @@ impl<P: Position> Circle<P> {
         let number = position.top(self.bits).min(self.sectors.len() - 1);
         let sector = &self.sectors[number];
         let (before, after) = sector.split_at(sector.partition_point(|point| point.0 < position));
-        let others = self.sectors[number + 1..].iter().chain(&self.sectors[..number]);
-        after.iter().chain(others.flat_map(|sector| sector.iter())).chain(before)
+        let others = self.sectors[number + 1..]
+            .iter()
+            .chain(&self.sectors[..number]);
+        after
+            .iter()
+            .chain(others.flat_map(|sector| sector.iter()))
+            .chain(before)
     }
 
     /// Returns the points in both directions, the nearest first; of two that are equally
@@ -139,7 +167,11 @@ impl<P: Position> Circle<P> {
             let (next, former) = (*ahead.peek()?, *behind.peek()?);
             let forward = next.0.to_u64().wrapping_sub(at) & mask;
             let backward = at.wrapping_sub(former.0.to_u64()) & mask;
-            if backward <= forward { behind.next() } else { ahead.next() }
+            if backward <= forward {
+                behind.next()
+            } else {
+                ahead.next()
+            }
         })
     }
 }
@@ -214,7 +246,9 @@ mod tests {
     }
 
     fn random(n: u64, salt: u64) -> Vec<Point<u32>> {
-        (0..n).map(|i| (splitmix64(i ^ (salt << 32)) as u32, salt as u32)).collect()
+        (0..n)
+            .map(|i| (splitmix64(i ^ (salt << 32)) as u32, salt as u32))
+            .collect()
     }
 
     #[test]
@@ -223,7 +257,11 @@ mod tests {
         let owner = |key| three.successor(key).unwrap();
         assert_eq!([0, 10, 11, 30, 31, u64::MAX].map(owner), [0, 0, 1, 2, 0, 0]);
         let one = circle(&[7]);
-        assert!([0, 7, 8, u64::MAX].iter().all(|&key| one.successor(key) == Some(0)));
+        assert!(
+            [0, 7, 8, u64::MAX]
+                .iter()
+                .all(|&key| one.successor(key) == Some(0))
+        );
         assert_eq!(circle(&[]).successor(0), None);
     }
 
@@ -234,7 +272,9 @@ mod tests {
             let circle = Circle::new(points.len(), || points.iter().copied().zip(0..), |_| {});
             let mut sorted: Vec<_> = points.iter().copied().zip(0..).collect();
             sorted.sort_unstable();
-            let edges = points.iter().flat_map(|&p| [p.wrapping_sub(1), p, p.wrapping_add(1)]);
+            let edges = points
+                .iter()
+                .flat_map(|&p| [p.wrapping_sub(1), p, p.wrapping_add(1)]);
             for key in edges.chain([0, u32::MAX]) {
                 let want = sorted.partition_point(|&(point, _)| point < key) % sorted.len();
                 assert_eq!(circle.successor(key), Some(sorted[want].1));
@@ -244,14 +284,20 @@ mod tests {
 
     #[test]
     fn edits_make_what_a_fresh_start_makes() {
-        let all =
-            |salts: &[u64]| salts.iter().flat_map(|&salt| random(160, salt)).collect::<Vec<_>>();
+        let all = |salts: &[u64]| {
+            salts
+                .iter()
+                .flat_map(|&salt| random(160, salt))
+                .collect::<Vec<_>>()
+        };
         let circle = |salts: &[u64]| {
             let points = all(salts);
             Circle::new(points.len(), || points.iter().copied(), |_| {})
         };
         let former = circle(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let edited = former.edit(&random(160, 3), &random(160, 20), |_| {}).unwrap();
+        let edited = former
+            .edit(&random(160, 3), &random(160, 20), |_| {})
+            .unwrap();
         let fresh = circle(&[1, 2, 4, 5, 6, 7, 8, 9, 20]);
         assert!(edited.points().eq(fresh.points()));
         assert!(former.edit(&all(&[1, 2, 3, 4, 5]), &[], |_| {}).is_none());
@@ -260,7 +306,12 @@ mod tests {
     #[test]
     fn nearest_looks_both_ways() {
         let circle = circle(&[10, 20, 40]);
-        let owners = |key| circle.nearest(key).map(|&(_, owner)| owner).collect::<Vec<_>>();
+        let owners = |key| {
+            circle
+                .nearest(key)
+                .map(|&(_, owner)| owner)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(owners(24), [1, 0, 2]);
         assert_eq!(owners(15), [0, 1, 2]);
         assert_eq!(owners(u64::MAX), [0, 1, 2]);

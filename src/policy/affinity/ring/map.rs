@@ -45,19 +45,30 @@ impl RingMap {
     /// Makes a map in which the slot of a member is its index.
     pub(crate) fn in_order(members: &[Member], circle: impl FnOnce(&[Source]) -> Circles) -> Self {
         let slots = (0..).zip(members);
-        let sources: Box<[_]> = slots.map(|(slot, member)| Source::new(member, slot)).collect();
+        let sources: Box<[_]> = slots
+            .map(|(slot, member)| Source::new(member, slot))
+            .collect();
         Self::new(circle(&sources), sources)
     }
 
     /// Makes a map of a circle and of the sources of its points, in order of the members.
     pub(crate) fn new(circle: Circles, sources: Box<[Source]>) -> Self {
-        let slots = sources.iter().map(|source| source.slot as usize + 1).max().unwrap_or(0);
+        let slots = sources
+            .iter()
+            .map(|source| source.slot as usize + 1)
+            .max()
+            .unwrap_or(0);
         let mut members = vec![UNUSED; slots];
         for (index, source) in (0..).zip(&sources) {
             members[source.slot as usize] = index;
         }
         let owning = sources.iter().filter(|source| source.weight > 0).count();
-        Self { circle, sources, members: members.into(), owning }
+        Self {
+            circle,
+            sources,
+            members: members.into(),
+            owning,
+        }
     }
 
     /// Returns the index of the member of a slot.
@@ -91,6 +102,11 @@ impl RingMap {
 
 impl Source {
     pub(crate) fn new(member: &Member, slot: u32) -> Self {
-        Self { id: member.id, name: member.name.clone(), weight: member.weight, slot }
+        Self {
+            id: member.id,
+            name: member.name.clone(),
+            weight: member.weight,
+            slot,
+        }
     }
 }

@@ -92,7 +92,12 @@ pub(crate) enum Kind {
 
 impl Default for Ring {
     fn default() -> Self {
-        Self { kind: Kind::Own, points: 160, most: 65_536, hash: xxh64 }
+        Self {
+            kind: Kind::Own,
+            points: 160,
+            most: 65_536,
+            hash: xxh64,
+        }
     }
 }
 
@@ -259,7 +264,9 @@ impl sealed::Structure for Ring {
                 if accept(owner) {
                     return Some(owner);
                 }
-                map.first(circle.onwards(position), |next| next != owner && accept(next))
+                map.first(circle.onwards(position), |next| {
+                    next != owner && accept(next)
+                })
             }
             (Circles::Long(circle), _) => map.first(circle.onwards(position), accept),
         }

@@ -76,12 +76,18 @@ pub(crate) struct Envoy {
 impl Envoy {
     pub(crate) fn new(min_size: u32, max_size: u32, hash: fn(&[u8]) -> u64) -> Self {
         let min_size = min_size.clamp(1, LARGEST);
-        Self { min_size, max_size: max_size.clamp(min_size, LARGEST), hash }
+        Self {
+            min_size,
+            max_size: max_size.clamp(min_size, LARGEST),
+            hash,
+        }
     }
 
     pub(crate) fn circle(&self, sources: &[Source]) -> Circle<u64> {
         let total: f64 = sources.iter().map(|source| f64::from(source.weight)).sum();
-        let weights = sources.iter().map(|source| f64::from(source.weight) / total);
+        let weights = sources
+            .iter()
+            .map(|source| f64::from(source.weight) / total);
         let positive = weights.clone().filter(|&weight| weight > 0.0);
         let least = positive.fold(f64::INFINITY, f64::min);
         let scale = (least * f64::from(self.min_size)).ceil() / least;
@@ -92,7 +98,10 @@ impl Envoy {
             target += scale * weight;
             let mut number = 0;
             while current < target {
-                points.push(((self.hash)(format!("{}_{number}", source.name).as_bytes()), index));
+                points.push((
+                    (self.hash)(format!("{}_{number}", source.name).as_bytes()),
+                    index,
+                ));
                 number += 1;
                 current += 1.0;
             }

@@ -25,7 +25,10 @@ fn periods(side: &Timeline) -> Vec<u64> {
 fn assert_on_ticks(row: &Row, periods: &[u64], least: &[u64]) {
     assert_eq!(periods.len(), least.len());
     for (period, least) in periods.iter().zip(least) {
-        assert!((*least..=least + row.time("interval")).contains(period), "{period} {least}");
+        assert!(
+            (*least..=least + row.time("interval")).contains(period),
+            "{period} {least}"
+        );
     }
 }
 
@@ -35,12 +38,24 @@ fn assert_on_ticks(row: &Row, periods: &[u64], least: &[u64]) {
 async fn every_call_agrees_up_to_the_first_ejection() {
     for row in rows() {
         let [ours, envoys] = sides(&row).await;
-        let firsts = || [&ours, &envoys].into_iter().filter_map(|side| side.ejections.first());
-        let end = firsts().map(|first| first.from + 1).min().unwrap_or(ours.calls.len());
+        let firsts = || {
+            [&ours, &envoys]
+                .into_iter()
+                .filter_map(|side| side.ejections.first())
+        };
+        let end = firsts()
+            .map(|first| first.from + 1)
+            .min()
+            .unwrap_or(ours.calls.len());
         assert_eq!(ours.calls[..end], envoys.calls[..end], "{}", row.name());
         for first in firsts() {
             assert_eq!(first.from, end - 1, "{}", row.name());
-            assert_eq!(ours.failures(first.host, first.from), row.threshold(), "{}", row.name());
+            assert_eq!(
+                ours.failures(first.host, first.from),
+                row.threshold(),
+                "{}",
+                row.name()
+            );
         }
     }
 }
@@ -49,7 +64,10 @@ async fn every_call_agrees_up_to_the_first_ejection() {
 async fn a_success_between_clears_the_count_and_what_is_no_failure_never_counts() {
     for name in ["success_resets_count", "gateway_failure_500_ignored"] {
         let [ours, envoys] = sides(&row(name)).await;
-        assert!(ours.ejections.is_empty() && envoys.ejections.is_empty(), "{name}");
+        assert!(
+            ours.ejections.is_empty() && envoys.ejections.is_empty(),
+            "{name}"
+        );
         assert_eq!(ours.calls, envoys.calls, "{name}");
     }
 }
@@ -62,7 +80,12 @@ async fn the_ejected_get_no_call_before_their_period_is_over() {
         let envoys = Some(envoys).filter(|_| !row.is_late());
         for side in [Some(ours), envoys].into_iter().flatten() {
             for out in &side.ejections {
-                assert_eq!(share(side.during(out), out.host), 0, "{} {out:?}", row.name());
+                assert_eq!(
+                    share(side.during(out), out.host),
+                    0,
+                    "{} {out:?}",
+                    row.name()
+                );
             }
         }
     }
@@ -75,8 +98,16 @@ async fn the_limit_holds_at_every_moment_and_is_reached_where_all_fail() {
         let most = sides(&row).await.map(|side| most(side).unwrap());
         // One may always be out with us: see `differs_one_may_always_be_ejected`.
         let limits = [row.limit().max(1), row.limit()];
-        assert!(most[0] <= limits[0] && most[1] <= limits[1], "{}: {most:?}", row.name());
-        assert!(most == limits || !row.name().starts_with("max_percent"), "{}", row.name());
+        assert!(
+            most[0] <= limits[0] && most[1] <= limits[1],
+            "{}: {most:?}",
+            row.name()
+        );
+        assert!(
+            most == limits || !row.name().starts_with("max_percent"),
+            "{}",
+            row.name()
+        );
     }
 }
 
@@ -86,8 +117,16 @@ async fn with_all_out_and_no_panic_calls_fail_at_once() {
         let causes = side.ejections.iter().map(|out| out.from);
         assert_eq!(causes.collect::<Vec<_>>(), [33, 34, 35, 36]);
         let back = side.ejections[0].to.unwrap();
-        assert!(side.calls[37..back].iter().all(|call| call.host.is_none() && !call.good));
-        assert!(side.calls[back..].iter().all(|call| call.host.is_some() && call.good));
+        assert!(
+            side.calls[37..back]
+                .iter()
+                .all(|call| call.host.is_none() && !call.good)
+        );
+        assert!(
+            side.calls[back..]
+                .iter()
+                .all(|call| call.host.is_some() && call.good)
+        );
     }
 }
 
@@ -104,10 +143,17 @@ async fn in_panic_all_are_used_alike_and_failures_eject_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_well_again_has_its_full_share() {
-    for name in ["eject_and_recover", "refused_counts_as_5xx", "refused_split", "gateway_failure"] {
+    for name in [
+        "eject_and_recover",
+        "refused_counts_as_5xx",
+        "refused_split",
+        "gateway_failure",
+    ] {
         let row = row(name);
         for side in sides(&row).await {
-            let [out] = &side.ejections[..] else { panic!("{name}: {:?}", side.ejections) };
+            let [out] = &side.ejections[..] else {
+                panic!("{name}: {:?}", side.ejections)
+            };
             let after_trial = &side.calls[out.to.unwrap() + 1..];
             assert!(spread(&row, after_trial) <= 1, "{name}");
             assert!(after_trial.iter().all(|call| call.good), "{name}");
@@ -129,7 +175,11 @@ async fn periods_have_a_cap() {
 /// one call, so that a host that stays bad costs one error a period.
 #[tokio::test(start_paused = true)]
 async fn differs_a_host_that_stays_bad_fails_one_call_a_period() {
-    for name in ["still_bad_ejection_grows", "growth_capped", "consecutive_default_5"] {
+    for name in [
+        "still_bad_ejection_grows",
+        "growth_capped",
+        "consecutive_default_5",
+    ] {
         let row = row(name);
         for (side, cost) in sides(&row).await.into_iter().zip([1, row.threshold()]) {
             assert!(side.ejections.len() > 1, "{name}");
@@ -171,7 +221,11 @@ async fn differs_periods_are_forgotten_by_serving_as_long() {
     let row = row("multiplier_decays");
     // Slow growth, or there would be no trial in the good time.
     let ours = replayed_under(&row, row.health().growth(1.3)).await;
-    assert_eq!(periods(&ours)[..6], [1000, 1300, 1700, 2200, 2860, 2200], "to the next call");
+    assert_eq!(
+        periods(&ours)[..6],
+        [1000, 1300, 1700, 2200, 2860, 2200],
+        "to the next call"
+    );
     let envoys = periods(&Timeline::recorded(&row));
     assert_on_ticks(&row, &envoys, &[1000, 2000, 3000, 4000, 1000, 2000]);
 }
@@ -181,8 +235,16 @@ async fn differs_periods_are_forgotten_by_serving_as_long() {
 #[tokio::test(start_paused = true)]
 async fn differs_one_may_always_be_ejected() {
     let ejects = |side: Timeline| !side.ejections.is_empty();
-    assert_eq!(sides(&row("max_percent_10_of_4")).await.map(ejects), [true, false]);
-    assert_eq!(sides(&row("max_percent_10_of_4_always_one")).await.map(ejects), [true, true]);
+    assert_eq!(
+        sides(&row("max_percent_10_of_4")).await.map(ejects),
+        [true, false]
+    );
+    assert_eq!(
+        sides(&row("max_percent_10_of_4_always_one"))
+            .await
+            .map(ejects),
+        [true, true]
+    );
 }
 
 /// Under a limit, Envoy returns a bad host and may eject another in its place. With us the trial
@@ -192,7 +254,10 @@ async fn differs_a_host_that_stays_bad_keeps_its_place() {
     for name in ["max_percent_10_of_4_always_one", "max_percent_30_of_4"] {
         let out = sides(&row(name)).await.map(|side| side.ejections);
         let [ours, envoys] = out.map(|out| [out[0].host, out[1].host]);
-        assert!(ours[0] == ours[1] && envoys[0] != envoys[1], "{name}: {ours:?} {envoys:?}");
+        assert!(
+            ours[0] == ours[1] && envoys[0] != envoys[1],
+            "{name}: {ours:?} {envoys:?}"
+        );
     }
 }
 
@@ -202,31 +267,58 @@ async fn differs_a_host_that_stays_bad_keeps_its_place() {
 async fn differs_a_forbidden_ejection_is_not_forgotten() {
     let row = row("max_percent_50_of_4");
     let envoys = Timeline::recorded(&row);
-    let failure = Call { host: Some(3), good: false };
-    let missed: Vec<_> = (151..157).filter(|&call| envoys.calls[call] == failure).collect();
+    let failure = Call {
+        host: Some(3),
+        good: false,
+    };
+    let missed: Vec<_> = (151..157)
+        .filter(|&call| envoys.calls[call] == failure)
+        .collect();
     for &call in &missed {
         assert!(envoys.out_after(call) < row.limit() && envoys.failures(3, call) > 60);
     }
-    assert_eq!((missed.len(), envoys.ejections[3].host), (2, 0), "another was faster");
+    assert_eq!(
+        (missed.len(), envoys.ejections[3].host),
+        (2, 0),
+        "another was faster"
+    );
     // With us a place comes free if a host is well in time for its trial.
     let ours = replayed(&row.with(json!([2600, "status", 1, 200]))).await;
-    let [.., trial, out] = &ours.ejections[..] else { unreachable!() };
-    assert!(ours.calls[trial.from + 1..out.from].iter().all(|call| call.good));
-    assert_eq!((out.host, ours.failures(out.host, out.from)), (3, 17 * 3 + 1));
+    let [.., trial, out] = &ours.ejections[..] else {
+        unreachable!()
+    };
+    assert!(
+        ours.calls[trial.from + 1..out.from]
+            .iter()
+            .all(|call| call.good)
+    );
+    assert_eq!(
+        (out.host, ours.failures(out.host, out.from)),
+        (3, 17 * 3 + 1)
+    );
 }
 
 /// Envoy gathers changes for a second by default, in which the ejected may get calls. Our gates
 /// close with the failure that ejects.
 #[tokio::test(start_paused = true)]
 async fn differs_an_ejection_is_never_late() {
-    for name in ["still_bad_ejection_grows_merge_1s", "max_percent_50_of_4_merge_1s"] {
+    for name in [
+        "still_bad_ejection_grows_merge_1s",
+        "max_percent_50_of_4_merge_1s",
+    ] {
         let [ours, envoys] = sides(&row(name)).await.map(|side| {
-            let late = side.ejections.iter().map(|out| share(side.during(out), out.host));
+            let late = side
+                .ejections
+                .iter()
+                .map(|out| share(side.during(out), out.host));
             late.collect::<Vec<_>>()
         });
         assert!(ours.iter().all(|&late| late == 0), "{name}");
         // The first change after a while is passed on at once.
-        assert!(envoys[0] == 0 && envoys[1..].iter().all(|&late| late > 10), "{name}");
+        assert!(
+            envoys[0] == 0 && envoys[1..].iter().all(|&late| late > 10),
+            "{name}"
+        );
     }
 }
 
@@ -239,9 +331,15 @@ async fn differs_in_panic_a_success_brings_back() {
     let [ours, envoys] = sides(&row).await;
     // All is well from 3.5 s on, and the next call goes to one of the three.
     assert_eq!([174, 175, 299].map(|call| ours.out_after(call)), [3, 2, 2]);
-    assert_eq!([174, 175, 299].map(|call| envoys.out_after(call)), [3, 3, 3]);
+    assert_eq!(
+        [174, 175, 299].map(|call| envoys.out_after(call)),
+        [3, 3, 3]
+    );
     let shares = |side: &Timeline| [0, 1, 2, 3].map(|host| share(&side.calls[175..], host));
-    assert_eq!((shares(&ours), spread(&row, &envoys.calls[175..])), ([0, 63, 0, 62], 1));
+    assert_eq!(
+        (shares(&ours), spread(&row, &envoys.calls[175..])),
+        ([0, 63, 0, 62], 1)
+    );
 }
 
 // ===== what clients see =====
@@ -260,7 +358,10 @@ async fn clients_see_no_more_errors_but_where_panic_came_late() {
     let (late, fewer) = unequal.split_last().unwrap();
     assert_eq!(*late, ("panic_50_merge_1s", 113, 100));
     let envoys = Timeline::recorded(&row(late.0));
-    let kept_out = (share(&envoys.calls[38..88], 0), share(&envoys.calls[150..175], 2));
+    let kept_out = (
+        share(&envoys.calls[38..88], 0),
+        share(&envoys.calls[150..175], 2),
+    );
     assert_eq!(kept_out, (0, 0));
     let expected = [
         ("still_bad_ejection_grows", 7, 18),

@@ -16,7 +16,10 @@ fn health(row: &Row, margin: f64) -> Health {
 
 async fn both(name: &str, margin: f64) -> (Timeline, Timeline) {
     let row = rate_row(name);
-    (Timeline::recorded(&row), replayed_under(&row, health(&row, margin)).await)
+    (
+        Timeline::recorded(&row),
+        replayed_under(&row, health(&row, margin)).await,
+    )
 }
 
 /// The host that fails every other call is the one that is out, from the first interval on.
@@ -78,8 +81,12 @@ async fn differs_a_trial_may_go_well_by_chance() {
 #[tokio::test(start_paused = true)]
 async fn differs_the_period_ends_with_a_trial() {
     let (envoy, ours) = both("failure_percentage", 0.4).await;
-    let first =
-        |timeline: &Timeline| timeline.ejections.first().and_then(|out: &Ejection| out.lasted);
+    let first = |timeline: &Timeline| {
+        timeline
+            .ejections
+            .first()
+            .and_then(|out: &Ejection| out.lasted)
+    };
     assert_eq!(first(&envoy), Some(4_000));
     assert_eq!(first(&ours), Some(2_000));
 }

@@ -28,13 +28,20 @@ pub(crate) fn rows() -> Vec<Row> {
 
 /// Returns the row of this name among those about rates.
 pub(crate) fn rate_row(name: &str) -> Row {
-    all().find(|row| row.judges_rates() && row.name() == name).unwrap()
+    all()
+        .find(|row| row.judges_rates() && row.name() == name)
+        .unwrap()
 }
 
 fn all() -> impl Iterator<Item = Row> {
     let text = include_str!("../../../golden/envoy_outlier.json");
     let file: Value = serde_json::from_str(text).unwrap();
-    file["scenarios"].as_array().unwrap().clone().into_iter().map(Row)
+    file["scenarios"]
+        .as_array()
+        .unwrap()
+        .clone()
+        .into_iter()
+        .map(Row)
 }
 
 pub(crate) fn row(name: &str) -> Row {
@@ -120,7 +127,11 @@ impl Row {
             .jitter(0.0)
             .max_ejected(self.rule("max_ejection_percent").unwrap() as f64 / 100.0)
             .panic_below(self.number("panic_threshold_percent") as f64 / 100.0)
-            .panic_mode(if self.has_panic() { PanicMode::UseAll } else { PanicMode::Fail })
+            .panic_mode(if self.has_panic() {
+                PanicMode::UseAll
+            } else {
+                PanicMode::Fail
+            })
     }
 }
 
@@ -156,9 +167,15 @@ impl Timeline {
             host: request[1].as_u64().map(|host| host as usize),
             good: request[2].as_u64() < Some(500),
         });
-        let mut timeline = Self { calls: calls.collect(), ejections: Vec::new() };
+        let mut timeline = Self {
+            calls: calls.collect(),
+            ejections: Vec::new(),
+        };
         for event in row.list("events") {
-            let (t, host) = (event["t"].as_u64().unwrap(), event["host"].as_u64().unwrap());
+            let (t, host) = (
+                event["t"].as_u64().unwrap(),
+                event["host"].as_u64().unwrap(),
+            );
             let next = requests.partition_point(|request| request[0].as_u64() <= Some(t));
             match event["action"].as_str().unwrap() {
                 "eject" => timeline.eject(host as usize, next - 1, t),
@@ -170,14 +187,29 @@ impl Timeline {
 
     /// Notes an ejection that showed after this call: its cause is the host's last failure.
     fn eject(&mut self, host: usize, last: usize, now: u64) {
-        let failure = Call { host: Some(host), good: false };
-        let from = self.calls[..=last].iter().rposition(|call| *call == failure).unwrap();
-        self.ejections.push(Ejection { host, from, to: None, began: now, lasted: None });
+        let failure = Call {
+            host: Some(host),
+            good: false,
+        };
+        let from = self.calls[..=last]
+            .iter()
+            .rposition(|call| *call == failure)
+            .unwrap();
+        self.ejections.push(Ejection {
+            host,
+            from,
+            to: None,
+            began: now,
+            lasted: None,
+        });
     }
 
     /// Notes that a host's ejection is over, if it was ejected.
     fn end(&mut self, host: usize, next: usize, now: u64) {
-        let out = self.ejections.iter_mut().find(|out| out.host == host && out.to.is_none());
+        let out = self
+            .ejections
+            .iter_mut()
+            .find(|out| out.host == host && out.to.is_none());
         if let Some(out) = out {
             (out.to, out.lasted) = (Some(next), Some(now - out.began));
         }
@@ -216,7 +248,10 @@ impl Timeline {
 
     /// How many calls a host has failed since its last success, up to this call.
     pub(crate) fn failures(&self, host: usize, call: usize) -> usize {
-        let own = self.calls[..=call].iter().rev().filter(|call| call.host == Some(host));
+        let own = self.calls[..=call]
+            .iter()
+            .rev()
+            .filter(|call| call.host == Some(host));
         own.take_while(|call| !call.good).count()
     }
 
@@ -238,10 +273,13 @@ pub(crate) async fn replayed(row: &Row) -> Timeline {
 /// Has a balancer live through a row: one client, and the hosts change before the call of
 /// that time.
 pub(crate) async fn replayed_under(row: &Row, health: Health) -> Timeline {
-    let builder = Builder::new().health(health).classify_fn(refusals(row.outcome_of_500()));
+    let builder = Builder::new()
+        .health(health)
+        .classify_fn(refusals(row.outcome_of_500()));
     let mut bed = Bed::build(&NAMES[..row.hosts()], builder).await;
     // Envoy began at some place of its rotation: here it is reached by calls that go well.
-    bed.route(row.list("requests")[0][1].as_u64().unwrap() as usize).await;
+    bed.route(row.list("requests")[0][1].as_u64().unwrap() as usize)
+        .await;
     let mut acts = vec![vec![Act::Ok]; row.hosts()];
     let mut timeline = Timeline::default();
     let gap = row.number("request_gap_ms");
@@ -279,7 +317,10 @@ async fn call<J>(bed: &mut Bed<J>, acts: &mut [Vec<Act>]) -> Call
 where
     J: Judge<Direct<Site>, (), Answer, Broken, Response = Answer> + Send + 'static,
 {
-    NAMES.iter().zip(&*acts).for_each(|(name, acts)| bed.sites[name].act(acts[0]));
+    NAMES
+        .iter()
+        .zip(&*acts)
+        .for_each(|(name, acts)| bed.sites[name].act(acts[0]));
     let (began, answer) = (Instant::now(), bed.call().await);
     assert_eq!(Instant::now(), began);
     let good = matches!(answer, Ok(Answer::From(_)));

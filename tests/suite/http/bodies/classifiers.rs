@@ -27,7 +27,9 @@ fn said((status, in_head, script, in_trailers): Answer) -> Reply {
     let (after, response) = reply(status, Script::grpc(script, in_trailers));
     let mut response = response.unwrap();
     if let Some(code) = in_head {
-        response.headers_mut().insert("grpc-status", code.parse().unwrap());
+        response
+            .headers_mut()
+            .insert("grpc-status", code.parse().unwrap());
     }
     (after, Ok(response))
 }
@@ -103,7 +105,10 @@ async fn statuses_are_judged_at_the_head_and_bodies_have_to_come_whole() {
         ((429, None, "!", ""), "OOO"),
     ];
     assert_endings(Status::new(), &cases).await;
-    let cases = [((404, None, "d!", ""), "NNN"), ((204, None, "=", ""), "SSS")];
+    let cases = [
+        ((404, None, "d!", ""), "NNN"),
+        ((204, None, "=", ""), "SSS"),
+    ];
     assert_endings(Status::new().with(404..=404, Outcome::Neutral), &cases).await;
 }
 
@@ -160,13 +165,19 @@ async fn a_classifier_that_panics_fails_the_call_and_reaches_the_caller() {
     let mut bed = BodyBed::new(&["a"], Builder::new().classify(classify)).await;
     let call = bed.open::<Script>("d");
     assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "F"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "F")
+    );
 
     let builder = Builder::new().judge(AtBodyEnd::new(classify));
     let mut bed = BodyBed::new(&["a"], builder).await;
     let call = bed.open::<Tracked<Script, Touchy>>("d");
     assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "F"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "F")
+    );
 
     let builder = Builder::new().judge(AtBodyEnd::new(Touchy { at_head: false }));
     let mut bed = BodyBed::new(&["a"], builder).await;
@@ -176,10 +187,17 @@ async fn a_classifier_that_panics_fails_the_call_and_reaches_the_caller() {
         assert!(frames.contains('p'), "{script}: {frames}");
         drop(body);
         let stats = bed.stats("a");
-        assert_eq!((stats.in_flight, stats.failures), (0, calls as u64 + 1), "{script}");
+        assert_eq!(
+            (stats.in_flight, stats.failures),
+            (0, calls as u64 + 1),
+            "{script}"
+        );
     }
     // A body that has ended with its head.
     let call = bed.open::<Tracked<Script, Touchy>>("=");
     assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "FFFFF"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "FFFFF")
+    );
 }

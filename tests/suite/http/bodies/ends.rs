@@ -56,7 +56,10 @@ where
     drop(body);
     let stats = bed.stats("a");
     assert_eq!(stats.picks, 1);
-    (frames, format!("{trace}{}{}", stats.in_flight, endings(&stats)))
+    (
+        frames,
+        format!("{trace}{}{}", stats.in_flight, endings(&stats)),
+    )
 }
 
 /// What each rule makes of a script that is polled so often.
@@ -99,9 +102,17 @@ async fn a_call_is_in_flight_until_its_rule_says_so() {
             "{context}, at the head"
         );
         let rule = AtFirstData::new(ErrorsAreFailures);
-        assert_eq!(trace(rule, script, polls).await, want(first), "{context}, at the first data");
+        assert_eq!(
+            trace(rule, script, polls).await,
+            want(first),
+            "{context}, at the first data"
+        );
         let rule = AtBodyEnd::new(ErrorsAreFailures);
-        assert_eq!(trace(rule, script, polls).await, want(end), "{context}, at the end");
+        assert_eq!(
+            trace(rule, script, polls).await,
+            want(end),
+            "{context}, at the end"
+        );
     }
 }
 
@@ -128,12 +139,22 @@ async fn a_body_that_is_held_may_outlive_its_endpoint() {
     bed.remove("a").await;
     bed.handle.insert("a", endpoint());
     settle().await;
-    assert_eq!((bed.in_flight("a"), bed.stats("a").picks), (0, 0), "another endpoint");
+    assert_eq!(
+        (bed.in_flight("a"), bed.stats("a").picks),
+        (0, 0),
+        "another endpoint"
+    );
     advance(3600 * SECOND).await;
     drop(removed);
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, ""));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "")
+    );
     read(bed.open::<Followed>("dd").await).await;
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "S"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "S")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,7 +171,10 @@ async fn a_body_belongs_to_its_endpoint_when_the_service_is_replaced() {
     let [half, whole] = bodies;
     drop(half);
     read(whole).await;
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "SD"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "SD")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +196,10 @@ async fn a_body_may_end_in_another_thread() {
         let body = bed.open::<Followed>("dd").await;
         let reading = std::thread::spawn(move || futures::executor::block_on(read(body)));
         reading.join().unwrap();
-        assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, want));
+        assert_eq!(
+            (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+            (0, want)
+        );
     }
 }
 
@@ -184,30 +211,49 @@ async fn a_default_body_belongs_to_no_call() {
     assert_eq!([poll(&mut other), poll(&mut other)], ['$', '$']);
     drop(other);
     drop(std::mem::take(&mut Followed::default()));
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (1, ""));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (1, "")
+    );
     // A body that is swapped out ends when it is dropped itself.
     let mut slot = body;
     let body = std::mem::take(&mut slot);
     drop(slot);
     assert_eq!(bed.in_flight("a"), 1);
     drop(body);
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "D"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "D")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn bodies_can_be_boxed_collected_and_mapped() {
     let mut bed = bed(AtBodyEnd::new(ErrorsAreFailures)).await;
-    let body = bed.call::<Followed>(reply(200, Script::grpc("d.dt", "7"))).await.unwrap();
+    let body = bed
+        .call::<Followed>(reply(200, Script::grpc("d.dt", "7")))
+        .await
+        .unwrap();
     let boxed: UnsyncBoxBody<Bytes, Broken> = body.boxed_unsync();
     assert_eq!(bed.in_flight("a"), 1);
     let collected = boxed.collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "7");
     assert_eq!(collected.to_bytes(), "datadata");
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "S"));
-    let mut mapped = bed.open::<Followed>("dd").await.map_frame(|frame| frame).boxed();
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "S")
+    );
+    let mut mapped = bed
+        .open::<Followed>("dd")
+        .await
+        .map_frame(|frame| frame)
+        .boxed();
     assert!(mapped.frame().await.unwrap().is_ok());
     drop(mapped);
-    assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (0, "SD"));
+    assert_eq!(
+        (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+        (0, "SD")
+    );
 }
 
 /// A body that must stay where it is, and with its thread.
@@ -251,7 +297,9 @@ async fn what_the_inner_body_is_the_tracked_one_is_too() {
     let endpoints =
         counterpoise::discover::list([("a", counterpoise::Endpoint::new(Direct(service)))]);
     let builder = Builder::new().judge(AtBodyEnd::new(ErrorsAreFailures));
-    let mut balance = builder.balance(endpoints, counterpoise::policy::RoundRobin::new()).unwrap();
+    let mut balance = builder
+        .balance(endpoints, counterpoise::policy::RoundRobin::new())
+        .unwrap();
     settle().await;
     let body = pin!(balance.call(()).await.unwrap().into_body());
     assert!(body.collect().await.is_ok());
@@ -260,13 +308,18 @@ async fn what_the_inner_body_is_the_tracked_one_is_too() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_busy_with_bodies_is_not_picked() {
-    let builder = Builder::new().judge(AtBodyEnd::new(ErrorsAreFailures)).seed(1);
+    let builder = Builder::new()
+        .judge(AtBodyEnd::new(ErrorsAreFailures))
+        .seed(1);
     let mut bed = BodyBed::with(&["a", "b"], builder, LeastRequest::new().full_scan()).await;
     let mut bodies: Vec<Followed> = Vec::new();
     for calls in 1..=10 {
         bodies.push(bed.open("dd").await);
         let loads = ["a", "b"].map(|name| bed.in_flight(name));
-        assert!(loads[0].abs_diff(loads[1]) <= 1, "{loads:?} after {calls} calls");
+        assert!(
+            loads[0].abs_diff(loads[1]) <= 1,
+            "{loads:?} after {calls} calls"
+        );
     }
     drop(bodies);
     assert_eq!(["a", "b"].map(|name| bed.in_flight(name)), [0, 0]);
@@ -289,7 +342,9 @@ async fn a_bound_counts_calls_until_their_bodies_end() {
         }
         assert_eq!(loads(&bed), [2, 2, 2], "round {round}");
         // Ended but held: the room is free again.
-        bodies.iter_mut().for_each(|body| assert_eq!(poll(body), 'd'));
+        bodies
+            .iter_mut()
+            .for_each(|body| assert_eq!(poll(body), 'd'));
         assert_eq!(loads(&bed), [0, 0, 0]);
         let more = [bed.open::<Followed>("=").await, bed.open("dd").await];
         assert_eq!(loads(&bed).iter().sum::<u64>(), 1);

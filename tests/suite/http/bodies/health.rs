@@ -23,7 +23,9 @@ type Followed = Tracked<Script, GoodHead>;
 type Bed<K = Status> = BodyBed<AtBodyEnd<K>>;
 
 async fn bed(names: &[&'static str], health: Health) -> Bed {
-    let builder = Builder::new().health(health).judge(AtBodyEnd::new(Status::new()));
+    let builder = Builder::new()
+        .health(health)
+        .judge(AtBodyEnd::new(Status::new()));
     Bed::new(names, builder).await
 }
 
@@ -48,11 +50,19 @@ async fn a_failure_in_the_head_is_told_at_once_and_in_flight_to_the_end() {
         let mut bed = bed(&["a", "b"], eject1()).await;
         let mut body: Followed = bed.call(reply(500, Script::new(script))).await.unwrap();
         assert_eq!(bed.state("a"), EndpointState::Ejected, "{script}");
-        assert_eq!((bed.in_flight("a"), endings(&bed.stats("a")).as_str()), (1, ""), "{script}");
+        assert_eq!(
+            (bed.in_flight("a"), endings(&bed.stats("a")).as_str()),
+            (1, ""),
+            "{script}"
+        );
         while !['$', '!', 'p'].contains(&poll(&mut body)) {}
         drop(body);
         let stats = bed.stats("a");
-        assert_eq!((stats.in_flight, endings(&stats).as_str()), (0, "F"), "{script}");
+        assert_eq!(
+            (stats.in_flight, endings(&stats).as_str()),
+            (0, "F"),
+            "{script}"
+        );
         assert_eq!(stats.ejections, 1, "{script}");
     }
 }
@@ -60,7 +70,14 @@ async fn a_failure_in_the_head_is_told_at_once_and_in_flight_to_the_end() {
 /// An outcome is told once: what follows a head that was judged says no more.
 #[tokio::test(start_paused = true)]
 async fn what_follows_a_judged_head_says_nothing() {
-    for (script, polls) in [("dd", 0), ("dd", 3), ("d!", 2), ("dp", 2), ("p", 1), ("=", 0)] {
+    for (script, polls) in [
+        ("dd", 0),
+        ("dd", 3),
+        ("d!", 2),
+        ("dp", 2),
+        ("p", 1),
+        ("=", 0),
+    ] {
         for (status, failures, ending) in [(500, 1, "F"), (429, 0, "O")] {
             let mut bed = bed(&["a"], eject3()).await;
             let mut body: Followed = bed.call(reply(status, Script::new(script))).await.unwrap();
@@ -68,7 +85,11 @@ async fn what_follows_a_judged_head_says_nothing() {
             drop(body);
             let stats = bed.stats("a");
             let said = (stats.consecutive_failures, endings(&stats));
-            assert_eq!(said, (failures, ending.to_owned()), "{status} {script} {polls}");
+            assert_eq!(
+                said,
+                (failures, ending.to_owned()),
+                "{status} {script} {polls}"
+            );
         }
     }
 }
@@ -116,7 +137,11 @@ async fn a_dropped_body_neither_raises_nor_clears_the_count_at_any_age() {
             advance(age * SECOND).await;
             poll_times(&mut body, polls);
             drop(body);
-            assert_eq!((bed.failures("a"), bed.in_flight("a")), (1, 0), "{age} s, {polls} polls");
+            assert_eq!(
+                (bed.failures("a"), bed.in_flight("a")),
+                (1, 0),
+                "{age} s, {polls} polls"
+            );
         }
     }
     assert_eq!(endings(&bed.stats("a")), "FDDDDDD");
@@ -147,12 +172,20 @@ async fn a_trial_lasts_until_its_body_ends() {
             bed.open::<Followed>("=").await;
         }
         if script != "=" {
-            assert_eq!(bed.stats("a").picks, picks, "{script}: tried by nobody else");
+            assert_eq!(
+                bed.stats("a").picks,
+                picks,
+                "{script}: tried by nobody else"
+            );
         }
         poll(&mut body);
         drop(body);
         assert_eq!(bed.state("a"), state, "{script}, polled {polls} times");
-        let ejections = if state == EndpointState::Serving { 1 } else { 2 };
+        let ejections = if state == EndpointState::Serving {
+            1
+        } else {
+            2
+        };
         assert_eq!(bed.stats("a").ejections, ejections, "{script}");
     }
 }
@@ -170,7 +203,10 @@ async fn a_trial_whose_body_takes_long_holds_its_place_for_a_base_period() {
         let mut trials: Vec<Followed> = vec![bed.open(first).await];
         advance(10 * SECOND).await;
         trials.push(bed.open(second).await);
-        assert_eq!((bed.state("a"), bed.in_flight("a")), (EndpointState::OnTrial, 2));
+        assert_eq!(
+            (bed.state("a"), bed.in_flight("a")),
+            (EndpointState::OnTrial, 2)
+        );
         bed.open::<Followed>("=").await;
         assert_eq!(bed.in_flight("a"), 2, "one more place, and no more");
         trials.iter_mut().for_each(|trial| poll_times(trial, 1));
@@ -178,7 +214,10 @@ async fn a_trial_whose_body_takes_long_holds_its_place_for_a_base_period() {
         let ejections = bed.stats("a").ejections;
         drop(trials);
         let stats = bed.stats("a");
-        assert_eq!((stats.state, stats.ejections, stats.in_flight), (state, ejections, 0));
+        assert_eq!(
+            (stats.state, stats.ejections, stats.in_flight),
+            (state, ejections, 0)
+        );
     }
 }
 
@@ -189,14 +228,29 @@ async fn a_trial_with_a_bad_head_is_over_at_once() {
         bed.make_due().await;
         let body: Followed = bed.call(reply(status, Script::new("dd"))).await.unwrap();
         let stats = bed.stats("a");
-        assert_eq!((stats.state, stats.in_flight), (EndpointState::Ejected, 1), "{status}");
-        assert_eq!(stats.returns_in, Some(Duration::from_millis(pause)), "{status}");
+        assert_eq!(
+            (stats.state, stats.in_flight),
+            (EndpointState::Ejected, 1),
+            "{status}"
+        );
+        assert_eq!(
+            stats.returns_in,
+            Some(Duration::from_millis(pause)),
+            "{status}"
+        );
         advance(Duration::from_millis(pause)).await;
         // Tried anew, although the body of the former trial is held still.
         let trial: Followed = bed.open("dd").await;
-        assert_eq!((bed.state("a"), bed.in_flight("a")), (EndpointState::OnTrial, 2));
+        assert_eq!(
+            (bed.state("a"), bed.in_flight("a")),
+            (EndpointState::OnTrial, 2)
+        );
         drop(body);
-        assert_eq!(bed.state("a"), EndpointState::OnTrial, "its end says nothing");
+        assert_eq!(
+            bed.state("a"),
+            EndpointState::OnTrial,
+            "its end says nothing"
+        );
         drop(trial);
         assert_eq!(bed.state("a"), EndpointState::Serving);
     }
@@ -215,14 +269,20 @@ async fn dropped_good_bodies_make_up_trials_in_a_row() {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_that_never_comes_leaves_a_trial_open() {
-    let builder = Builder::new().health(eject1()).judge(AtBodyEnd::new(Grpc::new()));
+    let builder = Builder::new()
+        .health(eject1())
+        .judge(AtBodyEnd::new(Grpc::new()));
     let mut bed = BodyBed::new(&["a", "b"], builder).await;
     bed.fail::<Tracked<Script, Grpc>>().await;
     for (body, pause) in [("dd", true), ("dt", false)] {
         advance(10 * SECOND).await;
         let mut body = bed.call(reply(200, Script::grpc(body, "5"))).await.unwrap();
         while poll(&mut body) == 'd' {}
-        let state = if pause { EndpointState::Ejected } else { EndpointState::Serving };
+        let state = if pause {
+            EndpointState::Ejected
+        } else {
+            EndpointState::Serving
+        };
         assert_eq!(bed.state("a"), state);
     }
     assert_eq!(endings(&bed.stats("a")), "SFN");
@@ -237,7 +297,10 @@ async fn push_back_in_the_head_lowers_the_capacity_at_once() {
         poll_times(&mut body, 3);
         drop(body);
         let stats = bed.stats("a");
-        assert_eq!((stats.state, stats.effective_weight), (EndpointState::Serving, 0.5));
+        assert_eq!(
+            (stats.state, stats.effective_weight),
+            (EndpointState::Serving, 0.5)
+        );
         assert_eq!((stats.overloads, stats.failures), (1, 0), "{script}");
     }
 }
@@ -259,7 +322,10 @@ async fn an_outcome_counts_in_the_period_of_its_call_only() {
     for (mut body, ended) in old.into_iter().zip(["!", "$", "d"]) {
         assert_eq!(poll(&mut body).to_string(), ended);
         drop(body);
-        assert_eq!((bed.state("a"), bed.failures("a")), (EndpointState::Ejected, 0));
+        assert_eq!(
+            (bed.state("a"), bed.failures("a")),
+            (EndpointState::Ejected, 0)
+        );
     }
     advance(10 * SECOND).await;
     bed.open::<Followed>("=").await;
@@ -270,7 +336,10 @@ async fn an_outcome_counts_in_the_period_of_its_call_only() {
     for mut body in later {
         poll(&mut body);
         drop(body);
-        assert_eq!((bed.state("a"), bed.failures("a")), (EndpointState::Serving, 1));
+        assert_eq!(
+            (bed.state("a"), bed.failures("a")),
+            (EndpointState::Serving, 1)
+        );
     }
 }
 
@@ -281,12 +350,24 @@ async fn a_good_end_in_panic_brings_the_endpoint_back_and_a_drop_does_not() {
         bed.fail::<Followed>().await;
     }
     assert!(bed.balance.stats().panic);
-    let [mut first, second] = [bed.open::<Followed>("d").await, bed.open::<Followed>("d").await];
-    assert_eq!((bed.state("a"), bed.state("b")), (EndpointState::Ejected, EndpointState::Ejected));
+    let [mut first, second] = [
+        bed.open::<Followed>("d").await,
+        bed.open::<Followed>("d").await,
+    ];
+    assert_eq!(
+        (bed.state("a"), bed.state("b")),
+        (EndpointState::Ejected, EndpointState::Ejected)
+    );
     drop(second);
     assert_eq!((poll(&mut first), poll(&mut first)), ('d', '$'));
     let states = [bed.state("a"), bed.state("b")];
-    assert_eq!(states.iter().filter(|&&state| state == EndpointState::Serving).count(), 1);
+    assert_eq!(
+        states
+            .iter()
+            .filter(|&&state| state == EndpointState::Serving)
+            .count(),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,5 +390,8 @@ async fn a_closure_judges_the_head_once() {
         let mut body: Followed = bed.call(reply(status, Script::new(script))).await.unwrap();
         poll_times(&mut body, 4);
     }
-    assert_eq!((*asked.lock().unwrap(), endings(&bed.stats("a")).as_str()), (4, "SSFN"));
+    assert_eq!(
+        (*asked.lock().unwrap(), endings(&bed.stats("a")).as_str()),
+        (4, "SSFN")
+    );
 }

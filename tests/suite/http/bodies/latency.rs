@@ -82,18 +82,29 @@ async fn latency_is_measured_to_where_the_call_ends() {
         let at_head = latency(AtHead::new(classify.clone()), status, script, 9).await;
         let at_first = latency(AtFirstData::new(classify.clone()), status, script, 9).await;
         let at_end = latency(AtBodyEnd::new(classify), status, script, 9).await;
-        assert_eq!((at_head, at_first, at_end), (head, first, end), "{status} {script}");
+        assert_eq!(
+            (at_head, at_first, at_end),
+            (head, first, end),
+            "{status} {script}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_body_counts_as_no_less_than_it_took() {
-    for (script, polls, first, end) in
-        [("ddd", 2, 8, 12), ("...", 2, 12, 12), ("..d", 0, 4, 4), ("d..", 2, 8, 12)]
-    {
+    for (script, polls, first, end) in [
+        ("ddd", 2, 8, 12),
+        ("...", 2, 12, 12),
+        ("..d", 0, 4, 4),
+        ("d..", 2, 8, 12),
+    ] {
         let classify = Status::new();
         let at_first = latency(AtFirstData::new(classify.clone()), 200, script, polls).await;
         let at_end = latency(AtBodyEnd::new(classify), 200, script, polls).await;
-        assert_eq!((at_first, at_end), (first, end), "{script}, polled {polls} times");
+        assert_eq!(
+            (at_first, at_end),
+            (first, end),
+            "{script}, polled {polls} times"
+        );
     }
 }

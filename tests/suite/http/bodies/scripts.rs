@@ -21,8 +21,9 @@ use crate::{
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const SCRIPTS: [&str; 14] =
-    ["", "=", "d", "=d", "ddt", "=d.dt", "t", "!", "d!", "=dd!", ".d", "p", "dp", "d.d"];
+const SCRIPTS: [&str; 14] = [
+    "", "=", "d", "=d", "ddt", "=d.dt", "t", "!", "d!", "=dd!", ".d", "p", "dp", "d.d",
+];
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -84,7 +85,10 @@ impl Shown {
     fn sorted(&self) -> Self {
         let letters = ["S", "F", "O", "N", "D"];
         let endings = letters.map(|letter| letter.repeat(self.endings.matches(letter).count()));
-        Self { endings: endings.concat(), ..self.clone() }
+        Self {
+            endings: endings.concat(),
+            ..self.clone()
+        }
     }
 }
 
@@ -125,7 +129,13 @@ impl Model {
         if let Some(outcome) = told {
             self.shown[endpoint].judge(outcome);
         }
-        let mut call = Call { endpoint, script, knows_its_end, told, over: false };
+        let mut call = Call {
+            endpoint,
+            script,
+            knows_its_end,
+            told,
+            over: false,
+        };
         if self.rule == Rule::Head || (knows_its_end && call.script.is_empty()) {
             self.close(&mut call, 'S');
         }
@@ -161,7 +171,11 @@ impl Model {
         for (name, shown) in NAMES.iter().zip(&self.shown) {
             let stats = bed.stats(name);
             let (in_flight, failures) = (stats.in_flight, stats.consecutive_failures);
-            let is = Shown { in_flight, failures, endings: endings(&stats) };
+            let is = Shown {
+                in_flight,
+                failures,
+                endings: endings(&stats),
+            };
             prop_assert_eq!(is, shown.sorted(), "{} {:?}", name, self.rule);
         }
         let picks: u64 = NAMES.iter().map(|name| bed.stats(name).picks).sum();
@@ -175,10 +189,16 @@ where
     J: Judge<Echo, (), Response<Script>, Broken, Response = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Broken> + Unpin,
 {
-    let health = Health::new().consecutive_failures(1_000_000).overload(Overload::off());
+    let health = Health::new()
+        .consecutive_failures(1_000_000)
+        .overload(Overload::off());
     let builder = Builder::new().health(health).judge(judge);
     let mut bed = BodyBed::new(&NAMES, builder).await;
-    let mut model = Model { rule, shown: std::array::from_fn(|_| Shown::default()), calls: 0 };
+    let mut model = Model {
+        rule,
+        shown: std::array::from_fn(|_| Shown::default()),
+        calls: 0,
+    };
     let mut bodies: Vec<(Call, B)> = Vec::new();
     for step in steps {
         match step {
@@ -225,7 +245,11 @@ where
 
 #[test]
 fn any_script_of_bodies_ends_every_call_once() {
-    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let result = TestRunner::new_with_rng(config, rng).run(&vec(step(), 1..80), |steps| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -35,7 +35,10 @@ impl Dice {
 }
 
 fn crude(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |sum: u64, &byte| sum * 7 + u64::from(byte)) & 7
+    bytes
+        .iter()
+        .fold(0, |sum: u64, &byte| sum * 7 + u64::from(byte))
+        & 7
 }
 
 /// Holds: small changes of a set of forty, hundreds in a row, so that nearly every one is an
@@ -50,7 +53,10 @@ fn a_long_history_of_edits_makes_the_fresh_ring() {
         };
         let walking = Walks::new(policy.clone());
         let mut now: BTreeMap<String, u32> = (0..40).map(|i| (format!("n{i}"), 1)).collect();
-        let set: Vec<_> = now.iter().map(|(name, &weight)| (name.as_str(), weight)).collect();
+        let set: Vec<_> = now
+            .iter()
+            .map(|(name, &weight)| (name.as_str(), weight))
+            .collect();
         let mut bed = KeyedBed::new(walking.clone(), &set);
         let mut dice = Dice(42);
         for round in 0..rounds {
@@ -112,8 +118,10 @@ fn keys_of_twins_do_not_move_when_others_change() {
     handle.insert(Twin("x", 1), endpoint(1, 1));
     handle.insert(Twin("x", 2), endpoint(2, 1));
     for number in 10..30 {
-        handle
-            .insert(Twin(Box::leak(format!("n{number}").into_boxed_str()), 0), endpoint(number, 1));
+        handle.insert(
+            Twin(Box::leak(format!("n{number}").into_boxed_str()), 0),
+            endpoint(number, 1),
+        );
     }
     drive();
     let keys = keys(500);
@@ -149,7 +157,9 @@ fn noted(bytes: &[u8]) -> u64 {
     if let Some(threads) = &mut *HASHED_ON.lock().unwrap() {
         threads.insert(std::thread::current().id());
     }
-    bytes.iter().fold(5, |sum: u64, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    bytes.iter().fold(5, |sum: u64, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 /// `is_costly` counts endpoints, not points: 100 endpoints of weight 100 are 1.6 million.
@@ -163,11 +173,17 @@ async fn a_ring_of_a_million_points_is_not_made_on_an_async_thread() {
     balance.ready_when(100).await.unwrap();
     let threads = HASHED_ON.lock().unwrap().take().unwrap();
     assert!(!threads.is_empty());
-    assert!(!threads.contains(&std::thread::current().id()), "made by the driver itself");
+    assert!(
+        !threads.contains(&std::thread::current().id()),
+        "made by the driver itself"
+    );
 }
 
 fn owned_by(bed: &KeyedBed<impl Policy<Picker: Picker<Ask>>>, name: &str) -> String {
-    keys(1_000).into_iter().find(|key| bed.owner(key) == name).unwrap()
+    keys(1_000)
+        .into_iter()
+        .find(|key| bed.owner(key) == name)
+        .unwrap()
 }
 
 /// `bounded`: "if that is not ready, another beyond its bound rather than none".
@@ -208,9 +224,15 @@ fn beyond_the_bounds_a_retry_prefers_whom_it_has_not_tried() {
         now(scope.scope(async move { balance.call(ask).await }))
     };
     assert!(call(Act::Err).unwrap().is_err());
-    assert_eq!(scope.names().iter().map(|name| &**name).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(
+        scope.names().iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["a"]
+    );
     // a and c hold their bound of one each: with the next call that is ceil(3 × 1/20).
-    let held = [bed.hold(&owned_by(&bed, "a")), bed.hold(&owned_by(&bed, "c"))];
+    let held = [
+        bed.hold(&owned_by(&bed, "a")),
+        bed.hold(&owned_by(&bed, "c")),
+    ];
     bed.unready("b", true);
     match call(Act::Ok) {
         Some(result) => assert_eq!(&*result.unwrap(), "c"),
@@ -224,22 +246,31 @@ fn beyond_the_bounds_a_retry_prefers_whom_it_has_not_tried() {
 async fn an_endpoint_that_takes_overflow_is_tried_when_its_time_has_come() {
     let policy = RingHash::by(KEY).bounded(1.0);
     let health = Health::new().consecutive_failures(1).jitter(0.0);
-    let bed =
-        KeyedBed::with(Builder::new().health(health), policy, &[("a", 1), ("b", 1), ("c", 1)]);
+    let bed = KeyedBed::with(
+        Builder::new().health(health),
+        policy,
+        &[("a", 1), ("b", 1), ("c", 1)],
+    );
     let key = owned_by(&bed, "a");
     // The key's overflow ejects one of the others.
     let held = bed.hold(&key);
     let out = bed.fail(&key);
     drop(held);
     assert_ne!(out, "a");
-    assert_eq!(bed.balance.stats().endpoint(&out).unwrap().state, EndpointState::Ejected);
+    assert_eq!(
+        bed.balance.stats().endpoint(&out).unwrap().state,
+        EndpointState::Ejected
+    );
     let before = bed.calls(&out);
     tokio::time::advance(Duration::from_secs(3_600)).await;
     for _ in 0..1_000 {
         let held = [bed.hold(&key), bed.hold(&key), bed.hold(&key)];
         drop(held);
     }
-    assert!(bed.calls(&out) > before, "3,000 calls in an hour, and no trial of {out}");
+    assert!(
+        bed.calls(&out) > before,
+        "3,000 calls in an hour, and no trial of {out}"
+    );
 }
 
 type Valve = Scripted<Text, Ask>;
@@ -249,16 +280,24 @@ type Valve = Scripted<Text, Ask>;
 async fn calls_that_waited_keep_the_bound() {
     let valves = ["a", "b"].map(|name| Valve::gated(name, Gate::Shut));
     valves.iter().for_each(|valve| valve.act(Act::Hang));
-    let endpoints: Vec<_> = (0..2).zip(&valves).map(|(i, valve)| (i, valve.endpoint())).collect();
+    let endpoints: Vec<_> = (0..2)
+        .zip(&valves)
+        .map(|(i, valve)| (i, valve.endpoint()))
+        .collect();
     let policy = RingHash::by(KEY).bounded(1.0);
-    let balance: Balance<Direct<Valve>, _> =
-        Builder::new().starting_at(0).balance(discover::list(endpoints), policy).unwrap();
+    let balance: Balance<Direct<Valve>, _> = Builder::new()
+        .starting_at(0)
+        .balance(discover::list(endpoints), policy)
+        .unwrap();
     balance.ready_when(2).await.unwrap();
-    let mut calls: Vec<_> =
-        (0..8).map(|_| Box::pin(balance.clone().call(Ask::of("hot")))).collect();
+    let mut calls: Vec<_> = (0..8)
+        .map(|_| Box::pin(balance.clone().call(Ask::of("hot"))))
+        .collect();
     let mut poll = || {
         let mut nobody = Context::from_waker(Waker::noop());
-        calls.iter_mut().for_each(|call| assert!(call.as_mut().poll(&mut nobody).is_pending()));
+        calls
+            .iter_mut()
+            .for_each(|call| assert!(call.as_mut().poll(&mut nobody).is_pending()));
     };
     // All wait for both; then both are ready.
     poll();
@@ -266,7 +305,10 @@ async fn calls_that_waited_keep_the_bound() {
     poll();
     let runs = [0, 1].map(|i| valves[i].calls());
     assert_eq!(runs[0] + runs[1], 8);
-    assert!(runs.iter().all(|&runs| runs <= 4), "{runs:?} where each may hold ceil(8 / 2)");
+    assert!(
+        runs.iter().all(|&runs| runs <= 4),
+        "{runs:?} where each may hold ceil(8 / 2)"
+    );
 }
 
 /// Weights that pass through zero, all of them, between two picks.
@@ -282,5 +324,8 @@ fn credits_outlive_a_moment_without_anybody() {
         }
     }
     let calls = ["a", "b"].map(|name| bed.calls(name));
-    assert!(calls.iter().all(|calls| calls.abs_diff(25) <= 1), "{calls:?}");
+    assert!(
+        calls.iter().all(|calls| calls.abs_diff(25) <= 1),
+        "{calls:?}"
+    );
 }

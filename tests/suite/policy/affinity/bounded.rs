@@ -28,18 +28,36 @@ fn off() -> Builder {
 /// Asserts that no call is counted: with factor 1, calls of one key fill all evenly.
 pub(crate) fn assert_clean<P: Policy<Picker: Picker<Ask>>>(bed: &KeyedBed<P>) {
     let stats = bed.balance.stats();
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 0), "{stats}");
-    let calls: Vec<Open> = (0..2 * stats.endpoints.len()).map(|_| bed.hold("hot")).collect();
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 0),
+        "{stats}"
+    );
+    let calls: Vec<Open> = (0..2 * stats.endpoints.len())
+        .map(|_| bed.hold("hot"))
+        .collect();
     let stats = bed.balance.stats();
-    assert!(stats.endpoints.iter().all(|endpoint| endpoint.in_flight == 2), "{stats}");
+    assert!(
+        stats
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.in_flight == 2),
+        "{stats}"
+    );
     drop(calls);
 }
 
 fn b54<S: Structure + Clone>(policy: KeyedBy<S>) {
     let set = [("a", 1), ("b", 1), ("c", 1), ("d", 1)];
     let mut bed = KeyedBed::with(off(), policy.clone().bounded(1.25), &set);
-    let order: Vec<String> =
-        policy.map(set).owners(b"hot").into_iter().map(str::to_owned).collect();
+    let order: Vec<String> = policy
+        .map(set)
+        .owners(b"hot")
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let calls: Vec<Open> = (0..8).map(|_| bed.hold("hot")).collect();
     let held: Vec<u64> = order.iter().map(|name| bed.in_flight(name)).collect();
     assert_eq!(held, [3, 3, 2, 0]);
@@ -48,16 +66,24 @@ fn b54<S: Structure + Clone>(policy: KeyedBy<S>) {
     // Removed with three in flight: they count until they end, and as nobody's.
     let calls: Vec<Open> = (0..8).map(|_| bed.hold("hot")).collect();
     bed.remove(&order[0]);
-    let three: Vec<_> = set.into_iter().filter(|(name, _)| *name != order[0]).collect();
+    let three: Vec<_> = set
+        .into_iter()
+        .filter(|(name, _)| *name != order[0])
+        .collect();
     let mut model = Model::new(5, &three);
-    order.iter().zip(&held).for_each(|(name, &n)| (0..n).for_each(|_| model.admit(name)));
+    order
+        .iter()
+        .zip(&held)
+        .for_each(|(name, &n)| (0..n).for_each(|_| model.admit(name)));
     let map = policy.map(three.iter().copied());
     let mut more = Vec::new();
     for _ in 0..6 {
         let owners = map.owners(b"hot");
         model.admit(owners.iter().find(|name| model.has_room(name)).unwrap());
         more.push(bed.hold("hot"));
-        three.iter().for_each(|(name, _)| assert_eq!(bed.in_flight(name), model.held(name)));
+        three
+            .iter()
+            .for_each(|(name, _)| assert_eq!(bed.in_flight(name), model.held(name)));
     }
     drop((calls, more));
     bed.insert(&order[0], 1);
@@ -77,7 +103,11 @@ fn factors_that_make_no_sense_count_as_one() {
         let needs = RingHash::by(KEY).bounded(factor).needs();
         assert_eq!(needs, RingHash::by(KEY).bounded(1.0).needs());
         assert_ne!(needs, RingHash::by(KEY).needs());
-        assert_clean(&KeyedBed::with(off(), RingHash::by(KEY).bounded(factor), &ABC));
+        assert_clean(&KeyedBed::with(
+            off(),
+            RingHash::by(KEY).bounded(factor),
+            &ABC,
+        ));
     }
     let bed = KeyedBed::with(off(), RingHash::by(KEY).bounded(f64::INFINITY), &ABC);
     let _calls: Vec<Open> = (0..50).map(|_| bed.hold("hot")).collect();
@@ -94,7 +124,10 @@ fn shares_that_are_not_round_keep_the_bound() {
         let mut calls = Vec::new();
         for round in 1..4 {
             calls.extend((0..n).map(|_| bed.hold("hot")));
-            assert!(names.iter().all(|name| bed.in_flight(name) == round), "{n} {round}");
+            assert!(
+                names.iter().all(|name| bed.in_flight(name) == round),
+                "{n} {round}"
+            );
         }
     }
 }
@@ -150,7 +183,12 @@ fn a_panic_in_the_key_reaches_the_caller_and_breaks_nothing() {
 /// The others are at their bounds: the retry goes to the first choice again.
 fn all_full<S: Structure + Clone>(policy: KeyedBy<S>) {
     let bed = KeyedBed::with(off(), policy.bounded(1.0), &ABC[..2]);
-    let of = |name: &str| keys(100).into_iter().find(|key| bed.owner(key) == name).unwrap();
+    let of = |name: &str| {
+        keys(100)
+            .into_iter()
+            .find(|key| bed.owner(key) == name)
+            .unwrap()
+    };
     let (a, b) = (of("a"), of("b"));
     let _held = bed.hold(&b);
     assert_eq!(bed.attempts(&a, 3), ["a", "a", "a"]);
@@ -168,7 +206,12 @@ fn tried_and_full<S: Structure + Clone>(policy: KeyedBy<S>) {
     let bed = KeyedBed::with(off(), policy.clone().bounded(1.0), &ABC);
     let map = policy.map(ABC);
     let order = map.owners(b"hot");
-    let of = |name: &str| keys(100).into_iter().find(|key| bed.owner(key) == name).unwrap();
+    let of = |name: &str| {
+        keys(100)
+            .into_iter()
+            .find(|key| bed.owner(key) == name)
+            .unwrap()
+    };
     let (first, second) = (of(order[0]), of(order[1]));
     let scope = Attempts::new();
     let attempt = || {
@@ -242,7 +285,10 @@ fn retries_without_a_key_try_everybody() {
         }
         let mut names = scope.names();
         names.sort_unstable();
-        assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(
+            names.iter().map(|name| &**name).collect::<Vec<_>>(),
+            ["a", "b", "c"]
+        );
     }
 }
 

@@ -36,8 +36,15 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new(times: u64, set: &[(&str, u32)]) -> Self {
-        let weights = set.iter().map(|&(name, weight)| (name.to_owned(), weight.into()));
-        Self { times, weights: weights.collect(), held: HashMap::new(), total: 0 }
+        let weights = set
+            .iter()
+            .map(|&(name, weight)| (name.to_owned(), weight.into()));
+        Self {
+            times,
+            weights: weights.collect(),
+            held: HashMap::new(),
+            total: 0,
+        }
     }
 
     pub(crate) fn held(&self, name: &str) -> u64 {
@@ -96,7 +103,12 @@ fn follow<S: Structure + Clone>(
             model.release(&name);
         }
         for endpoint in bed.balance.stats().endpoints {
-            assert_eq!(endpoint.in_flight, model.held(&endpoint.name), "{}", endpoint.name);
+            assert_eq!(
+                endpoint.in_flight,
+                model.held(&endpoint.name),
+                "{}",
+                endpoint.name
+            );
         }
     }
 }
@@ -106,7 +118,10 @@ fn scripts() -> impl Strategy<Value = Vec<(u8, u16)>> {
 }
 
 fn weights() -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(prop_oneof![4 => 1..8_u32, 1 => Just(1_000), 1 => Just(u32::MAX)], 1..6)
+    prop::collection::vec(
+        prop_oneof![4 => 1..8_u32, 1 => Just(1_000), 1 => Just(u32::MAX)],
+        1..6,
+    )
 }
 
 proptest! {
@@ -140,8 +155,13 @@ impl<P: Policy> Policy for Log<P> {
     type Picker = LogPicker<P::Picker>;
 
     fn build(&self, members: &Members<'_>, previous: Option<&Self::Picker>) -> Self::Picker {
-        let inner = self.policy.build(members, previous.map(|picker| &picker.inner));
-        LogPicker { inner, choices: Arc::clone(&self.choices) }
+        let inner = self
+            .policy
+            .build(members, previous.map(|picker| &picker.inner));
+        LogPicker {
+            inner,
+            choices: Arc::clone(&self.choices),
+        }
     }
 
     fn needs(&self) -> Needs {
@@ -174,30 +194,45 @@ fn the_bound_is_exact_under_threads() {
     const THREADS: usize = 4;
     let set = [("a", 1), ("b", 2), ("c", 1), ("d", 4)];
     for times in [4, 5, 6, 8] {
-        let log = Log { policy: RingHash::by(KEY).bounded(factor(times)), choices: Arc::default() };
+        let log = Log {
+            policy: RingHash::by(KEY).bounded(factor(times)),
+            choices: Arc::default(),
+        };
         let bed = KeyedBed::with(off(), log.clone(), &set);
         for _ in 0..10 {
             log.choices.lock().unwrap().clear();
             let hold = |thread: usize| -> Vec<Open> {
-                (0..60).map(|n| bed.hold(["hot", "warm", "cold"][(thread + n) % 5 % 3])).collect()
+                (0..60)
+                    .map(|n| bed.hold(["hot", "warm", "cold"][(thread + n) % 5 % 3]))
+                    .collect()
             };
             let calls: Vec<_> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || hold(n))).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .collect()
             });
             let mut model = Model::new(times, &set);
             for &index in &*log.choices.lock().unwrap() {
-                assert!(model.has_room(set[index].0), "{} after {}", set[index].0, model.total);
+                assert!(
+                    model.has_room(set[index].0),
+                    "{} after {}",
+                    set[index].0,
+                    model.total
+                );
                 model.admit(set[index].0);
             }
             assert_eq!(model.total, 60 * THREADS as u64);
-            set.iter().for_each(|(name, _)| assert_eq!(bed.in_flight(name), model.held(name)));
+            set.iter()
+                .for_each(|(name, _)| assert_eq!(bed.in_flight(name), model.held(name)));
             thread::scope(|scope| {
                 calls.into_iter().for_each(|calls| {
                     scope.spawn(move || drop(calls));
                 });
             });
-            set.iter().for_each(|(name, _)| assert_eq!(bed.in_flight(name), 0));
+            set.iter()
+                .for_each(|(name, _)| assert_eq!(bed.in_flight(name), 0));
         }
     }
 }

@@ -16,15 +16,25 @@ const ABC: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
 
 /// Nearly everything collides.
 fn four_bits(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte)) & 15
+    bytes
+        .iter()
+        .fold(0, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte))
+        & 15
 }
 
 fn b38<S: Structure + Clone>(policy: KeyedBy<S>) {
     let keys = keys(500);
     let mut bed = KeyedBed::new(policy.clone(), &ABC);
-    assert!(bed.owners(&keys).iter().all(|owner| ["a", "b", "c"].contains(&owner.as_str())));
+    assert!(
+        bed.owners(&keys)
+            .iter()
+            .all(|owner| ["a", "b", "c"].contains(&owner.as_str()))
+    );
     bed.remove("b");
-    assert_eq!(bed.owners(&keys), firsts(&policy, &[("a", 1), ("c", 1)], &keys));
+    assert_eq!(
+        bed.owners(&keys),
+        firsts(&policy, &[("a", 1), ("c", 1)], &keys)
+    );
     bed.remove("a");
     assert_eq!(count(&bed.owners(&keys), "c"), keys.len());
     bed.remove("c");
@@ -44,7 +54,9 @@ fn shuffled<'a>(set: &[(&'a str, u32)], seed: usize) -> Vec<(&'a str, u32)> {
     let mut set = set.to_vec();
     let mut random = seed;
     for i in (1..set.len()).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040);
         set.swap(i, (random >> 33) % (i + 1));
     }
     set
@@ -86,10 +98,22 @@ fn b41_the_order_of_joining_plays_no_part() {
 fn b42_the_owners_are_those_of_every_other_process() {
     let text = |owners: Vec<String>| owners.concat();
     let keys = keys(20);
-    assert_eq!(text(firsts(&RingHash::by(KEY), &TEN, &keys)), "dgiieeccdifiddafiggc");
-    assert_eq!(text(firsts(&Maglev::by(KEY), &TEN, &keys)), "iadbhhjcjeajcahichfe");
-    assert_eq!(text(firsts(&HashMod::by(KEY), &TEN, &keys)), "jbbfcjhbiedhbeehffdg");
-    assert_eq!(text(firsts(&Rendezvous::by(KEY), &TEN, &keys)), "gahjcjjfbcahjbgeabfi");
+    assert_eq!(
+        text(firsts(&RingHash::by(KEY), &TEN, &keys)),
+        "dgiieeccdifiddafiggc"
+    );
+    assert_eq!(
+        text(firsts(&Maglev::by(KEY), &TEN, &keys)),
+        "iadbhhjcjeajcahichfe"
+    );
+    assert_eq!(
+        text(firsts(&HashMod::by(KEY), &TEN, &keys)),
+        "jbbfcjhbiedhbeehffdg"
+    );
+    assert_eq!(
+        text(firsts(&Rendezvous::by(KEY), &TEN, &keys)),
+        "gahjcjjfbcahjbgeabfi"
+    );
 }
 
 fn b43<S: Structure + Clone>(policy: KeyedBy<S>) {
@@ -107,7 +131,11 @@ fn b43_defaults_are_even_enough() {
     b43(Maglev::by(KEY));
     // One point each is allowed, and what it does can be seen before it is deployed.
     let one = RingHash::by(KEY).points(1).map(TEN);
-    assert!(one.shares().iter().any(|&(_, share)| share > 0.15), "{:?}", one.shares());
+    assert!(
+        one.shares().iter().any(|&(_, share)| share > 0.15),
+        "{:?}",
+        one.shares()
+    );
     assert_eq!(one.shares(), RingHash::by(KEY).points(0).map(TEN).shares());
 }
 
@@ -144,7 +172,10 @@ fn b45<S: Structure + Clone>(policy: KeyedBy<S>) {
         let after = firsts(&policy, &set[..n], &keys);
         let moved: Vec<_> = before.iter().zip(&after).filter(|(a, b)| a != b).collect();
         assert!(!moved.is_empty());
-        assert!(moved.iter().all(|(_, owner)| *owner == newcomer), "{n}: {moved:?}");
+        assert!(
+            moved.iter().all(|(_, owner)| *owner == newcomer),
+            "{n}: {moved:?}"
+        );
         bed.insert(newcomer, 1);
         assert_eq!(bed.owners(&keys[..100]), after[..100]);
         bed.remove(newcomer);
@@ -168,9 +199,16 @@ fn b45_what_other_structures_move_is_what_they_document() {
     let set = |n: usize| (0..n).map(|i| (format!("10.0.0.{i}:80"), 1));
     for n in [5, 20, 100] {
         let ideal = 1.0 / n as f64;
-        let maglev = Maglev::by(KEY).map(set(n)).moved(&Maglev::by(KEY).map(set(n - 1)));
-        assert!(maglev >= ideal - 0.001 && maglev < ideal + 0.01, "{n}: {maglev}");
-        let modulo = HashMod::by(KEY).map(set(n)).moved(&HashMod::by(KEY).map(set(n - 1)));
+        let maglev = Maglev::by(KEY)
+            .map(set(n))
+            .moved(&Maglev::by(KEY).map(set(n - 1)));
+        assert!(
+            maglev >= ideal - 0.001 && maglev < ideal + 0.01,
+            "{n}: {maglev}"
+        );
+        let modulo = HashMod::by(KEY)
+            .map(set(n))
+            .moved(&HashMod::by(KEY).map(set(n - 1)));
         assert!((modulo - (1.0 - ideal)).abs() < 1e-9, "{n}: {modulo}");
     }
 }
@@ -208,7 +246,11 @@ fn b47_back<S: Structure + Clone>(policy: &KeyedBy<S>, bed: &KeyedBed<KeyedBy<S>
 async fn b47_returns<S: Structure + Clone>(policy: KeyedBy<S>) {
     let bed = KeyedBed::with(Builder::new().health(eject1()), policy.clone(), &ABC);
     let keys = keys(100);
-    let victim = bed.owners(&keys).iter().position(|owner| owner == "b").unwrap();
+    let victim = bed
+        .owners(&keys)
+        .iter()
+        .position(|owner| owner == "b")
+        .unwrap();
     assert_eq!(bed.fail(&keys[victim]), "b");
     assert_ne!(bed.owner(&keys[victim]), "b");
     advance(10 * SECOND).await;
@@ -226,7 +268,17 @@ async fn b47_a_recovery_gives_the_keys_back() {
 
 /// The hash is the position, but for the mixing: so single points meet all kinds of keys.
 fn b48<S: Structure + Clone>(policy: KeyedBy<S>) {
-    let edges = [0, 1, 10, 11, 30, 31, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
+    let edges = [
+        0,
+        1,
+        10,
+        11,
+        30,
+        31,
+        u64::from(u32::MAX),
+        u64::MAX - 1,
+        u64::MAX,
+    ];
     for set in [&ABC[..1], &ABC[..2], &ABC[..]] {
         let map = policy.map(set.iter().copied());
         for key in edges.into_iter().chain((0..64).map(|bit| 1 << bit)) {
@@ -246,7 +298,9 @@ fn b48_every_hash_has_an_owner() {
     b48(RingHash::by(KEY).points(1).hash_with(identity));
     b48(RingHash::by(KEY).nginx().hash_with(identity).points(1));
     b48(RingHash::by(KEY).envoy(1, 3).hash_with(identity));
-    b48(RingHash::by(KEY).haproxy(|name| name.len() as u32).hash_with(identity));
+    b48(RingHash::by(KEY)
+        .haproxy(|name| name.len() as u32)
+        .hash_with(identity));
     b48(HashMod::by(KEY).hash_with(identity));
     b48(Rendezvous::by(KEY).hash_with(identity));
     b48(Maglev::by(KEY).table_size(3));
@@ -278,7 +332,10 @@ fn b50_nothing<S: Structure + Clone>(policy: KeyedBy<S>) {
     let mut bed = KeyedBed::new(policy.clone(), &[("a", 0), ("b", 0)]);
     let error = bed.call(Ask::of("x")).unwrap_err();
     assert_eq!(error.kind(), counterpoise::error::ErrorKind::Drained);
-    assert_eq!(policy.map([("a", 0), ("b", 0)]).shares(), [("a", 0.0), ("b", 0.0)]);
+    assert_eq!(
+        policy.map([("a", 0), ("b", 0)]).shares(),
+        [("a", 0.0), ("b", 0.0)]
+    );
     bed.insert("a", u32::MAX);
     assert_eq!(bed.owner("x"), "a");
 }
@@ -293,7 +350,11 @@ fn b53<S: Structure + Clone>(policy: KeyedBy<S>) {
         let bed = KeyedBed::new(policy.clone().fallback(fallback), &ABC);
         (0..300).for_each(|_| drop(bed.call(Ask::default()).unwrap()));
         for (name, _) in ABC {
-            assert!((60..=140).contains(&bed.calls(name)), "{fallback:?} {}", bed.calls(name));
+            assert!(
+                (60..=140).contains(&bed.calls(name)),
+                "{fallback:?} {}",
+                bed.calls(name)
+            );
         }
     }
     let bed = KeyedBed::new(policy.clone().fallback(Fallback::Refuse), &ABC);
@@ -317,13 +378,19 @@ fn b55<S: Structure + Clone>(policy: KeyedBy<S>) {
     bed.remove("b");
     bed.insert("d", 1);
     let want = bed.owners(&keys);
-    assert_eq!(want, firsts(&policy, &[("a", 1), ("c", 1), ("d", 1)], &keys));
+    assert_eq!(
+        want,
+        firsts(&policy, &[("a", 1), ("c", 1), ("d", 1)], &keys)
+    );
     for mut clone in clones {
         let ask = |key: &String| {
             crate::keyed_bed::at_once(tower::Service::call(&mut clone, Ask::of(key)))
         };
-        let owners: Vec<String> =
-            keys.iter().map(ask).map(|name| name.unwrap().to_string()).collect();
+        let owners: Vec<String> = keys
+            .iter()
+            .map(ask)
+            .map(|name| name.unwrap().to_string())
+            .collect();
         assert_eq!(owners, want);
     }
 }
@@ -341,7 +408,10 @@ async fn b51_a_batch_is_one_compile_and_picks_are_none() {
     let mut bed = KeyedBed::with(Builder::new().health(Health::off()), policy.clone(), &[]);
     names.iter().for_each(|name| bed.announce(name, 1));
     bed.drive();
-    assert_eq!((bed.balance.stats().counts.members, policy.count()), (1_000, 1));
+    assert_eq!(
+        (bed.balance.stats().counts.members, policy.count()),
+        (1_000, 1)
+    );
     bed.owners(&keys(1_000));
     assert_eq!(policy.count(), 1);
     for name in &names[..100] {

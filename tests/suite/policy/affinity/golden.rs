@@ -20,17 +20,23 @@ fn sets(text: &str) -> Vec<Value> {
 
 fn numbers(value: &Value) -> Vec<usize> {
     let numbers = value.as_array().into_iter().flatten();
-    numbers.map(|number| number.as_u64().unwrap() as usize).collect()
+    numbers
+        .map(|number| number.as_u64().unwrap() as usize)
+        .collect()
 }
 
 fn names(value: &Value) -> Vec<String> {
     let names = value.as_array().into_iter().flatten();
-    names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    names
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Servers and weights of a recorded set.
 fn members(set: &Value) -> Vec<(String, u32)> {
-    let weights = numbers(&set["weights"]).into_iter().map(|weight| weight as u32);
+    let weights = numbers(&set["weights"])
+        .into_iter()
+        .map(|weight| weight as u32);
     names(&set["servers"]).into_iter().zip(weights).collect()
 }
 
@@ -100,7 +106,11 @@ fn hashed(set: &Value) -> (Vec<String>, Vec<(String, u32)>) {
         true => members.iter().map(|(name, _)| name.clone()).collect(),
         false => given,
     };
-    let members = names.iter().cloned().zip(members.iter().map(|&(_, weight)| weight)).collect();
+    let members = names
+        .iter()
+        .cloned()
+        .zip(members.iter().map(|&(_, weight)| weight))
+        .collect();
     (names, members)
 }
 
@@ -110,7 +120,9 @@ fn golden_envoy_ring() {
     for set in &sets {
         let (names, members) = hashed(set);
         let min = set["minimum_ring_size"].as_u64().unwrap() as u32;
-        let max = set["maximum_ring_size"].as_u64().map_or(8 << 20, |max| max as u32);
+        let max = set["maximum_ring_size"]
+            .as_u64()
+            .map_or(8 << 20, |max| max as u32);
         let ring = RingHash::by(by_text);
         let ring = match set["hash"].as_str().unwrap() {
             "XX_HASH" => ring.envoy(min, max),
@@ -130,10 +142,18 @@ fn golden_envoy_maglev() {
         let size = set["table_size"].as_u64().unwrap() as u32;
         let map = Maglev::by(by_text).table_size(size).map(members);
         assert_eq!(assert_picks(&map, set, &names, &[]), 0);
-        let most = map.shares().into_iter().map(|(_, share)| share * f64::from(size));
+        let most = map
+            .shares()
+            .into_iter()
+            .map(|(_, share)| share * f64::from(size));
         let recorded = set["stats"]["max_entries_per_host"].as_f64();
         if let Some(recorded) = recorded.filter(|_| names.len() > 1) {
-            assert_eq!(most.fold(0.0, f64::max).round(), recorded, "{}", set["name"]);
+            assert_eq!(
+                most.fold(0.0, f64::max).round(),
+                recorded,
+                "{}",
+                set["name"]
+            );
         }
     }
     assert!(sets.len() > 15, "{}", sets.len());
@@ -190,8 +210,13 @@ fn golden_haproxy_hash() {
             // The others are hash functions and rules that this crate does not offer.
             _ => continue,
         };
-        let names: Vec<_> = numbers(&set["ids"]).iter().map(ToString::to_string).collect();
-        let weights = numbers(&set["weights"]).into_iter().map(|weight| weight as u32);
+        let names: Vec<_> = numbers(&set["ids"])
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let weights = numbers(&set["weights"])
+            .into_iter()
+            .map(|weight| weight as u32);
         let ring = RingHash::by(by_text).haproxy(id);
         let ring = own.map_or(ring.clone(), |hash| ring.hash_with(hash));
         let map = ring.map(names.iter().cloned().zip(weights));
@@ -208,12 +233,18 @@ fn the_published_maglev_tables_fill_alike() {
         hosts.zip(weights.iter().copied()).collect::<Vec<_>>()
     };
     let map = Maglev::by(by_text).table_size(7).map(hosts(&[1; 6]));
-    let slots: Vec<_> =
-        map.shares().iter().map(|(_, share)| (share * 7.0).round() as u32).collect();
+    let slots: Vec<_> = map
+        .shares()
+        .iter()
+        .map(|(_, share)| (share * 7.0).round() as u32)
+        .collect();
     assert_eq!(slots, [2, 1, 1, 1, 1, 1]);
     let map = Maglev::by(by_text).table_size(17).map(hosts(&[1, 2]));
-    let slots: Vec<_> =
-        map.shares().iter().map(|(_, share)| (share * 17.0).round() as u32).collect();
+    let slots: Vec<_> = map
+        .shares()
+        .iter()
+        .map(|(_, share)| (share * 17.0).round() as u32)
+        .collect();
     assert_eq!(slots, [6, 11]);
 }
 
@@ -238,7 +269,9 @@ fn an_empty_key_is_none_to_nginx() {
 #[test]
 fn sizes_of_an_envoy_ring_that_make_no_sense_are_mended() {
     for (min, max) in [(0, 0), (100, 10), (u32::MAX, 0)] {
-        let map = RingHash::on(by_text).envoy(min.min(4_096), max).map([("a", 1), ("b", 1)]);
+        let map = RingHash::on(by_text)
+            .envoy(min.min(4_096), max)
+            .map([("a", 1), ("b", 1)]);
         // A ring of one point has one owner, as in Envoy; but an owner it has.
         let owned: f64 = map.shares().iter().map(|(_, share)| share).sum();
         assert!((owned - 1.0).abs() < 1e-9, "{min} {max}");

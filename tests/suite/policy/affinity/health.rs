@@ -22,12 +22,20 @@ type Set = BTreeMap<String, u32>;
 /// Returns the order of each key.
 fn orders<S: Structure + Clone>(policy: &KeyedBy<S>, set: &[(&str, u32)]) -> Vec<Vec<String>> {
     let map = policy.map(set.iter().copied());
-    let order = |key: &String| map.owners(key.as_bytes()).into_iter().map(str::to_owned).collect();
+    let order = |key: &String| {
+        map.owners(key.as_bytes())
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    };
     keys(40).iter().map(order).collect()
 }
 
 async fn eject_and_return<S: Structure + Clone>(policy: KeyedBy<S>, set: &Set, victim: usize) {
-    let set: Vec<_> = set.iter().map(|(name, &weight)| (name.as_str(), weight)).collect();
+    let set: Vec<_> = set
+        .iter()
+        .map(|(name, &weight)| (name.as_str(), weight))
+        .collect();
     let (keys, orders) = (keys(40), orders(&policy, &set));
     let bed = KeyedBed::with(Builder::new().health(eject1()), policy, &set);
     let victim_key = &keys[victim % keys.len()];

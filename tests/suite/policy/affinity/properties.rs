@@ -42,7 +42,9 @@ fn set(most: usize) -> impl Strategy<Value = Set> {
 }
 
 fn pairs(set: &Set) -> Vec<(&str, u32)> {
-    set.iter().map(|(name, &weight)| (name.as_str(), weight)).collect()
+    set.iter()
+        .map(|(name, &weight)| (name.as_str(), weight))
+        .collect()
 }
 
 fn ring() -> RingHash<ByKey> {
@@ -51,11 +53,19 @@ fn ring() -> RingHash<ByKey> {
 
 /// Names and points that collide all the time.
 fn crude(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |sum: u64, &byte| sum * 7 + u64::from(byte)) & 7
+    bytes
+        .iter()
+        .fold(0, |sum: u64, &byte| sum * 7 + u64::from(byte))
+        & 7
 }
 
 fn walks<S: Structure>(map: &KeyMap<S>, keys: &[String]) -> Vec<Vec<String>> {
-    let walk = |key: &String| map.owners(key.as_bytes()).into_iter().map(str::to_owned).collect();
+    let walk = |key: &String| {
+        map.owners(key.as_bytes())
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    };
     keys.iter().map(walk).collect()
 }
 
@@ -73,7 +83,11 @@ fn order_plays_no_part<S: Structure + Clone>(policy: &KeyedBy<S>, set: &Set, tur
 
 /// Asserts that each with a weight is listed once, and nobody else.
 fn walks_are_complete<S: Structure + Clone>(policy: &KeyedBy<S>, set: &Set) {
-    let open: Vec<_> = set.iter().filter(|(_, w)| **w > 0).map(|(name, _)| name.clone()).collect();
+    let open: Vec<_> = set
+        .iter()
+        .filter(|(_, w)| **w > 0)
+        .map(|(name, _)| name.clone())
+        .collect();
     for mut walk in walks(&policy.map(pairs(set)), &keys(10)) {
         walk.sort();
         assert_eq!(walk, open);
@@ -81,8 +95,16 @@ fn walks_are_complete<S: Structure + Clone>(policy: &KeyedBy<S>, set: &Set) {
     for (name, share) in policy.map(pairs(set)).shares() {
         assert_eq!(share > 0.0, set[name] > 0, "{name}: {share}");
     }
-    let sum: f64 = policy.map(pairs(set)).shares().iter().map(|(_, share)| share).sum();
-    assert!((sum - f64::from(u8::from(!open.is_empty()))).abs() < 1e-9, "{sum}");
+    let sum: f64 = policy
+        .map(pairs(set))
+        .shares()
+        .iter()
+        .map(|(_, share)| share)
+        .sum();
+    assert!(
+        (sum - f64::from(u8::from(!open.is_empty()))).abs() < 1e-9,
+        "{sum}"
+    );
 }
 
 /// Asserts that a change of one endpoint leaves the order of all others alone, for each key.
@@ -99,16 +121,24 @@ fn others_keep_their_order<S: Structure + Clone>(
         None => after.remove(changed),
     };
     let without = |mut walks: Vec<Vec<String>>| {
-        walks.iter_mut().for_each(|walk| walk.retain(|name| name != changed));
+        walks
+            .iter_mut()
+            .for_each(|walk| walk.retain(|name| name != changed));
         walks
     };
     let (before, after) = (policy.map(pairs(set)), policy.map(pairs(&after)));
-    assert_eq!(without(walks(&before, &keys)), without(walks(&after, &keys)));
+    assert_eq!(
+        without(walks(&before, &keys)),
+        without(walks(&after, &keys))
+    );
     // What moves is what the changed one loses or gains.
     let (old, new) = (before.share(changed), after.share(changed));
     let difference = (old.unwrap_or(0.0) - new.unwrap_or(0.0)).abs();
     let moved = before.moved(&after);
-    assert!((moved - difference).abs() < 1e-9, "{moved} is not {difference}");
+    assert!(
+        (moved - difference).abs() < 1e-9,
+        "{moved} is not {difference}"
+    );
 }
 
 /// One change of the set: a new weight, or gone.
@@ -136,7 +166,10 @@ fn history_plays_no_part<S: Structure + Clone>(policy: KeyedBy<S>, set: &Set, ch
             }
         }
         if now.values().any(|&weight| weight > 0) {
-            assert_eq!(bed.walks(&walking, &keys), walks(&policy.map(pairs(&now)), &keys));
+            assert_eq!(
+                bed.walks(&walking, &keys),
+                walks(&policy.map(pairs(&now)), &keys)
+            );
         }
     }
 }
@@ -205,7 +238,10 @@ fn shares_are_what_keys_do<S: Structure + Clone>(policy: &KeyedBy<S>, set: &[(&s
         let sampled = counted / keys.len() as f64;
         // Five standard deviations.
         let tolerance = 5.0 * (share * (1.0 - share) / keys.len() as f64).sqrt() + 1e-9;
-        assert!((sampled - share).abs() <= tolerance, "{name}: {sampled} is not {share}");
+        assert!(
+            (sampled - share).abs() <= tolerance,
+            "{name}: {sampled} is not {share}"
+        );
         assert_eq!(map.share(name), Some(share));
     }
     assert_eq!(map.share("nobody"), None);
@@ -220,7 +256,10 @@ fn moved_is_what_keys_do<S: Structure + Clone>(policy: &KeyedBy<S>) {
             let counted = before.iter().zip(after).filter(|(a, b)| a != b).count() as f64;
             let (sampled, moved) = (counted / keys.len() as f64, from.moved(to));
             let tolerance = 5.0 * (moved * (1.0 - moved) / keys.len() as f64).sqrt() + 1e-9;
-            assert!((sampled - moved).abs() <= tolerance, "{sampled} is not {moved}");
+            assert!(
+                (sampled - moved).abs() <= tolerance,
+                "{sampled} is not {moved}"
+            );
             let back = to.moved(from);
             assert!((back - moved).abs() < 1e-12, "{moved} there, {back} back");
         }
@@ -285,7 +324,10 @@ fn nothing_moves_where_nobody_owns_anything() {
 }
 
 fn by(policy: HashMod<ByKey>, set: &[(&str, u32)], hash: u64) -> String {
-    policy.map(set.iter().copied()).owners(Key::from(hash).as_bytes())[0].to_owned()
+    policy
+        .map(set.iter().copied())
+        .owners(Key::from(hash).as_bytes())[0]
+        .to_owned()
 }
 
 #[test]
@@ -305,13 +347,23 @@ fn hash_mod_sorts_by_name() {
     let total = 2 * u64::from(u32::MAX) + 1;
     let at = |hash| by(policy(), &huge, hash);
     let edge = u64::from(u32::MAX);
-    assert_eq!([0, edge - 1, edge, total - 2, total - 1, total].map(at).concat(), "aabbca");
+    assert_eq!(
+        [0, edge - 1, edge, total - 2, total - 1, total]
+            .map(at)
+            .concat(),
+        "aabbca"
+    );
 }
 
 /// However extreme the weights, a ring is made at once, and every weight owns something.
 #[test]
 fn extreme_weights_make_no_extreme_ring() {
-    let set: [(&str, u32); 4] = [("a", u32::MAX), ("b", 1), ("c", u32::MAX), ("d", u32::MAX - 1)];
+    let set: [(&str, u32); 4] = [
+        ("a", u32::MAX),
+        ("b", 1),
+        ("c", u32::MAX),
+        ("d", u32::MAX - 1),
+    ];
     for (policy, light) in [
         (RingHash::by(KEY), 160.0 / 65_536.0),
         (RingHash::by(KEY).points(u32::MAX).max_points(100), 1.0),
@@ -320,13 +372,33 @@ fn extreme_weights_make_no_extreme_ring() {
         let map = policy.map(set);
         let share = map.share("b").unwrap();
         let want = light / (3.0 + light);
-        assert!(share > 0.0 && (share / want - 1.0).abs() < 0.9, "{share} is not about {want}");
+        assert!(
+            share > 0.0 && (share / want - 1.0).abs() < 0.9,
+            "{share} is not about {want}"
+        );
     }
     let envoy = RingHash::by(KEY).envoy(1_024, 65_536).map(set);
-    assert!(envoy.shares().iter().filter(|(_, share)| *share > 0.0).count() >= 3);
+    assert!(
+        envoy
+            .shares()
+            .iter()
+            .filter(|(_, share)| *share > 0.0)
+            .count()
+            >= 3
+    );
     let maglev = Maglev::by(KEY).map(set);
-    assert!(maglev.shares().iter().all(|(_, share)| *share >= 1.0 / 65_537.0));
+    assert!(
+        maglev
+            .shares()
+            .iter()
+            .all(|(_, share)| *share >= 1.0 / 65_537.0)
+    );
     assert_eq!(Rendezvous::by(KEY).map(set).shares().len(), 4);
-    let modulo = HashMod::by(KEY).map(set).shares().iter().map(|(_, share)| share).sum::<f64>();
+    let modulo = HashMod::by(KEY)
+        .map(set)
+        .shares()
+        .iter()
+        .map(|(_, share)| share)
+        .sum::<f64>();
     assert!((modulo - 1.0).abs() < 1e-12);
 }

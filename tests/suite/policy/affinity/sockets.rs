@@ -26,7 +26,10 @@ const USERS: usize = 40;
 type Homes = BTreeMap<usize, String>;
 
 fn health() -> Health {
-    let health = Health::new().consecutive_failures(1).growth(1.0).jitter(0.0);
+    let health = Health::new()
+        .consecutive_failures(1)
+        .growth(1.0)
+        .jitter(0.0);
     health.base_ejection(Duration::from_millis(20))
 }
 
@@ -56,7 +59,10 @@ fn user_name(user: usize) -> String {
 }
 
 fn by_user(request: &Request) -> Option<Key<'_>> {
-    request.headers().get("x-user").map(|user| Key::from(user.as_bytes()))
+    request
+        .headers()
+        .get("x-user")
+        .map(|user| Key::from(user.as_bytes()))
 }
 
 /// Asks as a user; returns who answered.
@@ -65,7 +71,9 @@ where
     S: Service<Request, Response = Response, Error = BoxError> + Clone,
 {
     let mut request = Request::new(Method::GET, "http://service.test/".parse().unwrap());
-    request.headers_mut().insert("x-user", user_name(user).parse().unwrap());
+    request
+        .headers_mut()
+        .insert("x-user", user_name(user).parse().unwrap());
     let response = soon(service.clone().oneshot(request)).await.unwrap();
     let seen = Seen::of(response.headers());
     assert_eq!(soon(response.text()).await.unwrap(), seen.name);
@@ -87,8 +95,10 @@ where
 async fn a_reqwest_client_keeps_users_with_servers() {
     let mut servers = NAMES.map(Server::http);
     let endpoints = discover::list(servers.iter().map(Server::entry));
-    let layer: BalanceLayer<_, _> =
-        Builder::new().health(health()).layer(endpoints, RingHash::by(by_user)).unwrap();
+    let layer: BalanceLayer<_, _> = Builder::new()
+        .health(health())
+        .layer(endpoints, RingHash::by(by_user))
+        .unwrap();
     until(|| layer.stats().counts.members == 3).await;
     let stack = ServiceBuilder::new()
         .layer(AttemptsLayer::new())
@@ -119,9 +129,17 @@ type Grpc = counterpoise::Balance<Direct<Channel>, RingHash<ByUser>>;
 /// Asks a server for its health as a user; returns which one answered.
 async fn check(service: &Grpc, user: usize) -> Result<String, Status> {
     let mut request = tonic::Request::new(HealthCheckRequest::default());
-    request.metadata_mut().insert("x-user", user_name(user).parse().unwrap());
+    request
+        .metadata_mut()
+        .insert("x-user", user_name(user).parse().unwrap());
     let response = soon(HealthClient::new(service.clone()).check(request)).await?;
-    Ok(response.metadata().get("x-name").unwrap().to_str().unwrap().to_owned())
+    Ok(response
+        .metadata()
+        .get("x-name")
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned())
 }
 
 /// Asks as all users, each of whom tries once more, elsewhere, if the first attempt fails.
@@ -141,15 +159,23 @@ async fn grpc_homes(service: &Grpc) -> Homes {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tonic_client_keeps_users_with_servers() {
     let mut servers = NAMES.map(Server::grpc);
-    let by_user: ByUser =
-        |request| request.headers().get("x-user").map(|user| Key::from(user.as_bytes()));
+    let by_user: ByUser = |request| {
+        request
+            .headers()
+            .get("x-user")
+            .map(|user| Key::from(user.as_bytes()))
+    };
     let entry = |server: &Server| {
-        let channel = transport::Endpoint::from_shared(server.url()).unwrap().connect_lazy();
+        let channel = transport::Endpoint::from_shared(server.url())
+            .unwrap()
+            .connect_lazy();
         (server.name(), Endpoint::new(Direct(channel)))
     };
     let endpoints = discover::list(servers.iter().map(entry).collect::<Vec<_>>());
-    let service =
-        Builder::new().health(health()).balance(endpoints, RingHash::by(by_user)).unwrap();
+    let service = Builder::new()
+        .health(health())
+        .balance(endpoints, RingHash::by(by_user))
+        .unwrap();
     until(|| service.stats().counts.members == 3).await;
     let before = grpc_homes(&service).await;
     assert_eq!(before, foreseen());

@@ -28,8 +28,12 @@ fn off() -> Builder {
 
 /// Returns the order of a key, without calls.
 fn order<S: Structure + Clone>(policy: &KeyedBy<S>, key: &str) -> Vec<String> {
-    let order: Vec<String> =
-        policy.map(SET).owners(key.as_bytes()).into_iter().map(str::to_owned).collect();
+    let order: Vec<String> = policy
+        .map(SET)
+        .owners(key.as_bytes())
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     assert_eq!(order.len(), SET.len());
     order
 }
@@ -50,7 +54,11 @@ fn all_tried<S: Structure + Clone>(policy: KeyedBy<S>) {
     let bed = KeyedBed::with(off(), policy.clone(), &SET);
     for key in keys(20) {
         let order = order(&policy, &key);
-        assert_eq!(bed.attempts(&key, SET.len() + 3)[SET.len()..], [&*order[0]; 3], "{key}");
+        assert_eq!(
+            bed.attempts(&key, SET.len() + 3)[SET.len()..],
+            [&*order[0]; 3],
+            "{key}"
+        );
     }
 }
 
@@ -82,7 +90,10 @@ fn drained<S: Structure + Clone>(policy: KeyedBy<S>) {
     for key in keys(10) {
         let order = order(&policy, &key);
         for drained in &order[..5] {
-            assert_eq!(bed.balance.set_capacity(drained, 0.0), CapacityChange::Applied);
+            assert_eq!(
+                bed.balance.set_capacity(drained, 0.0),
+                CapacityChange::Applied
+            );
             let next = order.iter().position(|name| name == drained).unwrap() + 1;
             assert_eq!(bed.owner(&key), order[next]);
             assert_eq!(bed.attempts(&key, SET.len() - next), order[next..]);
@@ -157,17 +168,25 @@ fn fallbacks<S: Structure + Clone>(policy: KeyedBy<S>) {
     let names = SET.map(|(name, _)| name.to_owned());
     let keyless = |bed: &KeyedBed<KeyedBy<S>>| bed.call(Ask::default());
     let bed = KeyedBed::new(policy.clone(), &SET);
-    let turns: Vec<_> = (0..12).map(|_| keyless(&bed).unwrap().to_string()).collect();
+    let turns: Vec<_> = (0..12)
+        .map(|_| keyless(&bed).unwrap().to_string())
+        .collect();
     assert_eq!(turns, [names.clone(), names.clone()].concat());
     let random = policy.clone().fallback(Fallback::Random);
     let draws = || {
         let bed = KeyedBed::new(random.clone(), &SET);
-        (0..600).map(|_| keyless(&bed).unwrap().to_string()).collect::<Vec<_>>()
+        (0..600)
+            .map(|_| keyless(&bed).unwrap().to_string())
+            .collect::<Vec<_>>()
     };
     let drawn = draws();
     assert_eq!(drawn, draws(), "the seed decides");
     assert_ne!(drawn[..12], turns);
-    assert!(names.iter().all(|name| (60..=140).contains(&count(&drawn, name))));
+    assert!(
+        names
+            .iter()
+            .all(|name| (60..=140).contains(&count(&drawn, name)))
+    );
     let bed = KeyedBed::new(policy.fallback(Fallback::Refuse), &SET);
     let error = keyless(&bed).unwrap_err();
     assert_eq!((error.kind(), error.is_unsent()), (ErrorKind::Policy, true));
@@ -221,7 +240,10 @@ fn retries_without_a_key_try_everybody() {
 
 /// The user, or else the city; and the two together.
 fn city(ask: &Ask) -> Option<Key<'_>> {
-    ask.key.as_deref()?.split_once('@').map(|(_, city)| city.into())
+    ask.key
+        .as_deref()?
+        .split_once('@')
+        .map(|(_, city)| city.into())
 }
 
 fn user(ask: &Ask) -> Option<Key<'_>> {
@@ -244,20 +266,31 @@ fn keys_are_combined_as_declared() {
         assert_eq!(both.owner(&name), plain.owner(&name));
         assert_eq!(both.owner(&format!("@{place}")), plain.owner(&place));
         // Length, user, city: so that no two pairs are one key.
-        let joined = [&(name.len() as u64).to_le_bytes(), name.as_bytes(), place.as_bytes()];
-        assert_eq!(both.owner(&full), RingHash::by(KEY).map(SET).owners(&joined.concat())[0]);
+        let joined = [
+            &(name.len() as u64).to_le_bytes(),
+            name.as_bytes(),
+            place.as_bytes(),
+        ];
+        assert_eq!(
+            both.owner(&full),
+            RingHash::by(KEY).map(SET).owners(&joined.concat())[0]
+        );
         differ += usize::from(both.owner(&full) != plain.owner(&name));
     }
     assert!(differ > 50, "{differ}");
     // Neither: the fallback.
-    let turns: Vec<_> = (0..6).map(|_| both.call(Ask::default()).unwrap().to_string()).collect();
+    let turns: Vec<_> = (0..6)
+        .map(|_| both.call(Ask::default()).unwrap().to_string())
+        .collect();
     assert_eq!(turns, SET.map(|(name, _)| name));
 }
 
 fn shout(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(14_695_981_039_346_656_037, |hash: u64, &byte| {
-        (hash ^ u64::from(byte.to_ascii_uppercase())).wrapping_mul(1_099_511_628_211)
-    })
+    bytes
+        .iter()
+        .fold(14_695_981_039_346_656_037, |hash: u64, &byte| {
+            (hash ^ u64::from(byte.to_ascii_uppercase())).wrapping_mul(1_099_511_628_211)
+        })
 }
 
 #[test]
@@ -269,7 +302,13 @@ fn the_hash_function_is_replaced_for_names_and_keys() {
             let owners = lower.owners(key.as_bytes());
             assert_eq!(owners, lower.owners(key.to_uppercase().as_bytes()));
             let upper = upper.owners(key.as_bytes());
-            assert_eq!(owners, upper.iter().map(|name| name.to_lowercase()).collect::<Vec<_>>());
+            assert_eq!(
+                owners,
+                upper
+                    .iter()
+                    .map(|name| name.to_lowercase())
+                    .collect::<Vec<_>>()
+            );
         }
     }
     same(&RingHash::by(KEY).hash_with(shout));
