@@ -16,7 +16,7 @@ use crate::{
     cluster::{Cluster, node::Node, snapshot::Snapshot},
     error::{Counts, Error},
     health::evidence::{Admission, AdmissionKind},
-    load::bounded::Held,
+    load::bounded::{Held, Permit},
     policy::{PickContext, PickResult, Picker, Policy, rotate},
 };
 
@@ -114,12 +114,8 @@ where
         };
         let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
         let (_, node) = resolve(snapshot, picker.pick(request, &cx), &cx)?;
-        if let Some(epoch) = node.state.health.admit(snapshot.panic) {
-            let call = Admission {
-                epoch,
-                kind: AdmissionKind::Eligible,
-            };
-            return Ok((node, Guard::new(node, call, None, now)));
+        if let Some(guard) = admit(snapshot, node, || None, now) {
+            return Ok((node, guard));
         }
     }
     choose_by_rank(cluster, snapshot, request, exclusions, now)
@@ -161,22 +157,27 @@ where
     let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, seed);
     let index = search.find(picker, request, &cx, &mut sequence);
     exclusions.sequence = sequence;
-    let node = snapshot
-        .nodes
-        .get(index?)
-        .ok_or(Missed::Closed(snapshot.counts))?;
-    let epoch = node
-        .state
-        .health
-        .admit(snapshot.panic)
-        .ok_or(Missed::Closed(snapshot.counts))?;
-    let permit = cluster.bounded.as_ref().zip(held.as_mut());
-    let permit = permit.map(|(bounded, held)| held.start(bounded, node.state.id));
-    let call = Admission {
-        epoch,
-        kind: AdmissionKind::Eligible,
+    let closed = || Missed::Closed(snapshot.counts);
+    let node = snapshot.nodes.get(index?).ok_or_else(closed)?;
+    let permit = || {
+        let bounded = cluster.bounded.as_ref()?;
+        Some(held.as_mut()?.start(bounded, node.state.id))
     };
-    Ok((node, Guard::new(node, call, permit, now)))
+    let guard = admit(snapshot, node, permit, now).ok_or_else(closed)?;
+    Ok((node, guard))
+}
+
+/// Admits the call to an endpoint, unless that was ejected or drained after the snapshot.
+#[inline]
+fn admit<T, B>(
+    snapshot: &Snapshot<T, B>,
+    node: &Node<T>,
+    permit: impl FnOnce() -> Option<Permit>,
+    now: Instant,
+) -> Option<Guard> {
+    let epoch = node.state.health.admit(snapshot.panic)?;
+    let kind = AdmissionKind::Eligible;
+    Some(Guard::new(node, Admission { epoch, kind }, permit(), now))
 }
 
 /// One search for an endpoint that takes the call.
