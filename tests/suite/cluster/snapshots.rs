@@ -129,7 +129,7 @@ fn b08_threads_pick_from_whole_generations_while_the_set_is_resized() {
                 resize: true,
                 ..Turmoil::default()
             },
-        )
+        );
     });
 }
 

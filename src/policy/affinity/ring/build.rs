@@ -31,7 +31,7 @@ impl Ring {
             (&source.name, source.id)
         };
         Circle::new(len, points, |ties| {
-            ties.sort_by(|a, b| order(a).cmp(&order(b)))
+            ties.sort_by(|a, b| order(a).cmp(&order(b)));
         })
     }
 
