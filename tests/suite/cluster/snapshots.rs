@@ -142,7 +142,7 @@ fn b08_threads_pick_from_whole_generations_while_weights_change() {
                 reweigh: true,
                 ..Turmoil::default()
             },
-        )
+        );
     });
 }
 
@@ -155,7 +155,7 @@ fn b08_threads_pick_from_whole_generations_while_endpoints_are_ejected() {
                 fail: true,
                 ..Turmoil::default()
             },
-        )
+        );
     });
 }
 
@@ -169,7 +169,7 @@ fn b08_threads_pick_from_whole_generations_in_every_turmoil_at_once() {
                 reweigh: true,
                 fail: true,
             },
-        )
+        );
     });
 }
 

@@ -328,7 +328,7 @@ async fn no_call_waits_while_another_has_a_step_compiled() {
     };
     let (mut first, mut second) = (fleet.balance.clone(), fleet.balance.clone());
     let one = caller(Box::new(move || {
-        drop(first.call(None).now_or_never().unwrap())
+        drop(first.call(None).now_or_never().unwrap());
     }));
     entered.recv().unwrap();
     let other = caller(Box::new(move || {

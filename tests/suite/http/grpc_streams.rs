@@ -289,7 +289,7 @@ async fn a_stream_that_fails_at_its_end_ejects() {
         site.act(Deed {
             messages: 3,
             ..WELL
-        })
+        });
     });
     sites[1].act(Deed {
         messages: 3,
@@ -359,7 +359,7 @@ async fn what_the_application_refuses_ejects_nobody() {
                 in_head,
                 messages: 0,
                 ..WELL
-            })
+            });
         });
         let service = balance(builder(strict()), &sites);
         for _ in 0..4 {
