@@ -15,7 +15,7 @@ use crate::{
 ///
 /// | judge | the call is over | needs |
 /// |---|---|---|
-/// | [`Implied`] | as decided by the judge of the target | [`Target::Judge`](crate::Target::Judge) |
+/// | [`Implied`] | as decided by the judge of the target | [`Target::Judge`] |
 /// | [`AtHead<K>`](AtHead) | at the head of the response | `K`: [`Classify`] |
 /// | `http::AtFirstData<K>` | at the first data of the body | `K`: `http::ClassifyBody` |
 /// | `http::AtBodyEnd<K>` | at the end of the body, after the trailers | the same |
@@ -92,11 +92,11 @@ where
 
 /// Uses the judge of the target.
 ///
-/// That is [`Target::Judge`](crate::Target::Judge) with its default settings:
+/// That is [`Target::Judge`] with its default settings:
 ///
 /// | target | judge |
 /// |---|---|
-/// | [`Direct`](crate::Direct) | [`AtHead`] with [`ErrorsAreFailures`](crate::health::ErrorsAreFailures) |
+/// | [`Direct`] | [`AtHead`] with [`ErrorsAreFailures`] |
 /// | `http::Origin` | [`AtHead`] with `http::Status` |
 /// | `http::GrpcChannel` | `http::AtBodyEnd` with `http::Grpc` |
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

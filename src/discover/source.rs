@@ -15,7 +15,7 @@ use crate::{endpoint::Endpoint, error::BoxError};
 /// - [`Endpoint<T>`] holds the [`Target`](crate::Target) and its weight.
 /// - `E` is an error of discovery. It leaves the set unchanged, and does not end the stream.
 ///
-/// [`list`](super::list) and [`channel`](super::channel()) create such streams.
+/// [`list`](super::list()) and [`channel`](super::channel()) create such streams.
 ///
 /// ```
 /// use counterpoise::{discover::{self, Source}, policy::RoundRobin, BalanceLayer, Direct, Endpoint};

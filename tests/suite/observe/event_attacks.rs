@@ -14,7 +14,7 @@ use std::{
 
 use counterpoise::{
     Balance, BoxError, Builder, Direct, Endpoint, Event, Health, Outcome,
-    checks::Checks,
+    checks::{Checks, Probe},
     discover,
     event::Cause,
     health::{LatencyWeights, OutlierDetection, Overload, SlowStart},
@@ -152,6 +152,20 @@ fn everything() -> Health {
 
 type Stories = Arc<Mutex<(BTreeMap<Arc<str>, Story>, Vec<String>)>>;
 
+/// A probe that fails one time in three.
+fn often_ill(dice: Dice) -> impl Probe<Direct<Site>> {
+    move |_: &str, _: &Direct<Site>| {
+        let ill = dice.roll(3) == 0;
+        async move {
+            if ill {
+                Err(BoxError::from("ill"))
+            } else {
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Calls, drops, push-back, capacities, weights, membership, checks and comparisons at once.
 async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let stories = Stories::default();
@@ -186,18 +200,10 @@ async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let balance = builder.balance(changes, policy).unwrap();
     assert!(built.set(balance.clone()).is_ok());
     balance.ready_when(6).await.unwrap();
-    let ill = dice.clone();
-    let probe = move |_: &str, _: &Direct<Site>| {
-        let ill = ill.roll(3) == 0;
-        async move {
-            if ill {
-                Err(BoxError::from("ill"))
-            } else {
-                Ok(())
-            }
-        }
-    };
-    let checks = Checks::new(probe).interval(MILLISECOND).rise(1).fall(1);
+    let checks = Checks::new(often_ill(dice.clone()))
+        .interval(MILLISECOND)
+        .rise(1)
+        .fall(1);
     let checker = tokio::spawn(balance.check(checks).unwrap());
     let callers: Vec<_> = (0..8)
         .map(|n| {
