@@ -165,6 +165,10 @@ impl Guard {
 
     #[inline]
     fn end(&mut self, end: End, now: &LazyNow) {
+        // A body or future that is polled again after a panic does not end its call twice.
+        if self.stage == Stage::Closed {
+            return;
+        }
         self.end_wait();
         self.stage = Stage::Closed;
         self.node.counters.count(end);
