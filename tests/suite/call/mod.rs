@@ -1,5 +1,6 @@
 //! Calls that wait, are retried and end.
 
+mod adversary;
 pub(crate) mod attacks;
 mod panics;
 mod preferences;

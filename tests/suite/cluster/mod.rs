@@ -1,5 +1,6 @@
 //! The set that all clones share: snapshots, builds, lifetimes.
 
+mod adversary;
 mod build_attacks;
 mod builds;
 mod drivers;

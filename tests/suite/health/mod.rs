@@ -1,5 +1,6 @@
 //! Passive health: ejections, trials, limits, push-back, slow start.
 
+mod adversary;
 mod capacity_attacks;
 mod comparisons;
 mod ejection;

@@ -1,5 +1,6 @@
 //! Statuses, bodies and real servers.
 
+mod adversary;
 mod bodies;
 mod clients;
 mod grpc;
