@@ -6,7 +6,7 @@ use tower_layer::Layer;
 
 use super::{connect, layer::BalanceLayer, service::Balance};
 use crate::{
-    call::completion::{AtHead, Implied},
+    call::judge::{AtHead, Implied},
     cluster::settings::Settings,
     discover::{Driver, Source},
     error::ConfigError,

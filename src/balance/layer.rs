@@ -11,7 +11,7 @@ use super::{connect, service::Balance};
 #[cfg(feature = "metrics")]
 use crate::observe::{self, Metrics, Reporter};
 use crate::{
-    call::completion::Implied,
+    call::judge::Implied,
     checks::{self, Checker, Checks, Probe},
     cluster::{Cluster, settings::Settings},
     discover::{Driver, Source},

@@ -17,9 +17,9 @@ use crate::observe::{self, Metrics, Reporter};
 use crate::{
     call::{
         attempts::Attempts,
-        completion::{Implied, Judge},
         exclusions::Exclusions,
         future::ResponseFuture,
+        judge::{Implied, Judge},
         pick::{self, Missed},
         wait::Waiting,
     },

@@ -12,8 +12,8 @@ use tower_service::Service;
 
 use super::{
     attempts::Attempts,
-    completion::{Implied, Judge},
     guard::Guard,
+    judge::{Implied, Judge},
     pick::Picked,
     wait::Waiting,
 };

@@ -107,7 +107,7 @@ impl Guard {
     }
 
     /// Returns whether the endpoint takes this call as soon as it is ready.
-    pub(crate) fn is_open(&self, panic: bool) -> bool {
+    pub(crate) fn takes_call(&self, panic: bool) -> bool {
         let health = &self.node.health;
         let open = if self.is_trial() {
             let word = health.load();
@@ -123,7 +123,7 @@ impl Guard {
         self.started = now;
         self.end_wait();
         self.node.set_unready(false);
-        let open = self.is_open(panic);
+        let open = self.takes_call(panic);
         if open && !self.is_trial() {
             self.call.epoch = self.node.health.epoch();
         }
@@ -198,7 +198,7 @@ impl Guard {
         } else {
             end
         };
-        if !meter.minds(end) {
+        if !meter.measures(end) {
             return;
         }
         let now = **now;
@@ -208,7 +208,7 @@ impl Guard {
         } else {
             None
         };
-        meter.note(&self.node.pace, window, end, self.age(now), now);
+        meter.note(&self.node.measurement, window, end, self.age(now), now);
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -245,7 +245,7 @@ impl Guard {
     }
 
     /// Reports the outcome of a call before its body ends.
-    pub(crate) fn tell(&mut self, outcome: Outcome) {
+    pub(crate) fn report_outcome(&mut self, outcome: Outcome) {
         let end = outcome.into();
         self.stage = Stage::Judged(end);
         self.report(end, &LazyNow::new(Instant::now));
@@ -260,7 +260,7 @@ impl Guard {
     }
 
     /// Ends a call whose body the caller dropped after a good head.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn end_body_dropped(&mut self) {
         if self.stage == Stage::Running {
             self.end(End::BodyDropped, &LazyNow::new(Instant::now));
         }

@@ -1,11 +1,11 @@
 //! One call, from the pick of its endpoint to the report of its end.
 
 pub(crate) mod attempts;
-pub(crate) mod completion;
 pub(crate) mod deadline;
 pub(crate) mod exclusions;
 pub(crate) mod future;
 pub(crate) mod guard;
+pub(crate) mod judge;
 pub(crate) mod pick;
 pub(crate) mod sequence;
 mod trial;
@@ -14,5 +14,5 @@ mod view;
 pub(crate) mod wait;
 
 pub use attempts::AttemptsService;
-pub use completion::{AtHead, Implied, Judge};
 pub use future::ResponseFuture;
+pub use judge::{AtHead, Implied, Judge};

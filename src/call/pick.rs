@@ -109,7 +109,7 @@ where
     {
         let view = View {
             snapshot,
-            accepts: |index| snapshot.is_open(index),
+            accepts: |index| snapshot.takes_calls(index),
             now,
         };
         let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
@@ -237,7 +237,7 @@ impl<T, B> Search<'_, T, B> {
     fn rank(&self, index: usize) -> Option<Rank> {
         let node = self.snapshot.nodes.get(index)?;
         let state = &node.state;
-        if !self.snapshot.is_open(index) || self.exclusions.excludes(state) {
+        if !self.snapshot.takes_calls(index) || self.exclusions.excludes(state) {
             return None;
         }
         let full = self

@@ -89,7 +89,7 @@ where
     };
     let view = View {
         snapshot,
-        accepts: |index| snapshot.is_open(index),
+        accepts: |index| snapshot.takes_calls(index),
         now,
     };
     let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, 0);
@@ -119,5 +119,5 @@ fn may_own<T, B>(snapshot: &Snapshot<T, B>, held: Option<&Held>, index: usize) -
         && snapshot
             .nodes
             .get(index)
-            .is_some_and(|node| node.state.is_open())
+            .is_some_and(|node| node.state.has_weight())
 }

@@ -58,11 +58,11 @@ impl<S: Service<Req>, Req> UnreadyServices<S, Req> {
     /// Drops the services whose endpoints no longer take the call; `removed` gets the guard of
     /// each.
     pub(super) fn remove_closed(&mut self, panic: bool, mut removed: impl FnMut(&Guard)) {
-        if self.0.iter().all(|service| service.is_open(panic)) {
+        if self.0.iter().all(|service| service.takes_call(panic)) {
             return;
         }
         for service in mem::take(&mut self.0) {
-            if service.is_open(panic) {
+            if service.takes_call(panic) {
                 self.0.push(service);
             } else if let Some(picked) = &service.picked {
                 removed(&picked.guard);
@@ -72,10 +72,10 @@ impl<S: Service<Req>, Req> UnreadyServices<S, Req> {
 }
 
 impl<S, Req> ReadyFuture<S, Req> {
-    fn is_open(&self, panic: bool) -> bool {
+    fn takes_call(&self, panic: bool) -> bool {
         self.picked
             .as_ref()
-            .is_some_and(|picked| picked.guard.is_open(panic))
+            .is_some_and(|picked| picked.guard.takes_call(panic))
     }
 }
 

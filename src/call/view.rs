@@ -42,7 +42,7 @@ impl<T, B, A: Fn(usize) -> bool> Observed for View<'_, T, B, A> {
         state
             .meter
             .as_ref()
-            .map_or(0, |meter| meter.failures(&state.pace, self.now))
+            .map_or(0, |meter| meter.failures(&state.measurement, self.now))
     }
 
     #[inline]
@@ -53,7 +53,7 @@ impl<T, B, A: Fn(usize) -> bool> Observed for View<'_, T, B, A> {
         state
             .meter
             .as_ref()
-            .map_or(0.0, |meter| meter.cost(&state.pace, self.now))
+            .map_or(0.0, |meter| meter.cost(&state.measurement, self.now))
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use crate::{
         counters::{Counters, Reading},
         evidence::{Admission, HealthWord, Limits, Report},
     },
-    load::{Meter, Pace, Window},
+    load::{Measurement, Meter, Window},
 };
 
 /// One endpoint in a snapshot: its record and its target.
@@ -42,8 +42,8 @@ pub(crate) struct NodeState {
     pub(crate) health: HealthWord,
     /// How many references nodes hold.
     nodes: AtomicUsize,
-    pub(crate) pace: Pace,
-    /// Measures the pace; none if the pace is not needed.
+    pub(crate) measurement: Measurement,
+    /// Measures the measurement; none if the measurement is not needed.
     pub(crate) meter: Option<Arc<Meter>>,
     cluster: Weak<dyn Reports>,
     // The second cache line: the end of a call writes it.
@@ -105,14 +105,14 @@ impl NodeState {
         now: Instant,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let pace = meter
+        let measurement = meter
             .as_ref()
             .map(|meter| meter.start(now))
             .unwrap_or_default();
         Self {
             health: HealthWord::default(),
             nodes: AtomicUsize::new(0),
-            pace,
+            measurement,
             meter,
             cluster,
             counters: Counters::default(),
@@ -138,7 +138,7 @@ impl NodeState {
     }
 
     /// Returns whether the endpoint is a member with a weight, healthy or not.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn has_weight(&self) -> bool {
         self.health.admit(true).is_some()
     }
 
@@ -172,7 +172,9 @@ impl NodeState {
         if !meter.has_latency() {
             return None;
         }
-        Some(Duration::from_nanos(meter.cost(&self.pace, now) as u64))
+        Some(Duration::from_nanos(
+            meter.cost(&self.measurement, now) as u64
+        ))
     }
 
     /// Begins the next version of the service.

@@ -41,7 +41,7 @@ impl<T, P: Policy> Cluster<T, P> {
     /// Builds a picker for planned members.
     pub(crate) fn prepare(&self, members: Vec<Member>) -> Prepared<P::Picker> {
         let former = self.snapshot.load_full();
-        let is_eligible = |member: &Member| member.is_open() && (former.panic || member.healthy);
+        let is_eligible = |member: &Member| member.has_weight() && (former.panic || member.healthy);
         let eligible = (0..)
             .zip(&members)
             .filter(|(_, member)| is_eligible(member));

@@ -80,7 +80,7 @@ impl<T, P: Policy> Cluster<T, P> {
         duration: Option<Duration>,
         now: Instant,
     ) {
-        let Some(overload) = self.settings.health.heeded_overload() else {
+        let Some(overload) = self.settings.health.active_overload() else {
             return;
         };
         let began = self.deadlines.nanos(began);
@@ -98,7 +98,7 @@ impl<T, P: Policy> Cluster<T, P> {
         };
         let effects = locked.core.update(now, input);
         if effects.applied {
-            let until = self.deadlines.nanos(now + overload.crowd());
+            let until = self.deadlines.nanos(now + overload.merge_time());
             node.pushed_back_until.store(until, Ordering::Relaxed);
         }
         self.apply(locked, effects, None, now);

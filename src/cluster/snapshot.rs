@@ -42,7 +42,7 @@ impl<T, B> Snapshot<T, B> {
     }
 
     /// Returns whether a member takes calls now.
-    pub(crate) fn is_open(&self, index: usize) -> bool {
+    pub(crate) fn takes_calls(&self, index: usize) -> bool {
         let node = self.nodes.get(index);
         node.is_some_and(|node| node.state.health.admit(self.panic).is_some())
     }

@@ -17,7 +17,7 @@ pub(crate) struct Factors {
     /// The capacity after push-back.
     lowered: Option<Lowered>,
     /// The factor of a slow endpoint, between 0 and 1: see [`LatencyWeights`](super::LatencyWeights).
-    pub(super) pace: f64,
+    pub(super) latency: f64,
 }
 
 /// The number of steps of a ramp: each step of a linear one is less than 1 % of the weight.
@@ -29,7 +29,7 @@ impl Default for Factors {
             set: FULL,
             ramp: None,
             lowered: None,
-            pace: 1.0,
+            latency: 1.0,
         }
     }
 }
@@ -61,7 +61,7 @@ impl Factors {
             _ => 1.0,
         };
         let lowered = self.lowered.map_or(1.0, |lowered| lowered.factor(now));
-        let product = (f64::from(self.set) * ramp * lowered * self.pace).round() as u32;
+        let product = (f64::from(self.set) * ramp * lowered * self.latency).round() as u32;
         product.clamp(self.set.min(1), self.set)
     }
 

@@ -12,7 +12,7 @@ const ROUNDING: f64 = 1e-9;
 
 impl Health {
     /// Returns the settings for push-back, unless it changes nothing.
-    pub(crate) fn heeded_overload(&self) -> Option<&Overload> {
+    pub(crate) fn active_overload(&self) -> Option<&Overload> {
         if self.overload.is_off() {
             None
         } else {

@@ -14,10 +14,10 @@ mod limits;
 pub(crate) mod outcome;
 pub(crate) mod outliers;
 pub(crate) mod overload;
-pub(crate) mod pace;
 mod report;
 pub(crate) mod settings;
 pub(crate) mod slow_start;
+pub(crate) mod slowness;
 pub(crate) mod tally;
 
 pub use capacity::CapacityChange;

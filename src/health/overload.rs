@@ -98,7 +98,7 @@ impl Overload {
     }
 
     /// Returns the time after a push-back in which further ones have the same reason.
-    pub(crate) fn crowd(&self) -> Duration {
+    pub(crate) fn merge_time(&self) -> Duration {
         self.hold / SAME_REASON
     }
 

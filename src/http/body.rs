@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 
 use crate::{
     call::{
-        completion::{Judge, sealed},
         guard::Guard,
+        judge::{Judge, sealed},
     },
     health::outcome::Outcome,
     http::{ClassifyBody, ClassifyEnd, Head},
@@ -75,7 +75,7 @@ where
     type Response = Response<Tracked<B, K::End>>;
 }
 
-impl<K, T, C, B, Err> sealed::End<T, C, Response<B>, Err> for AtFirstData<K>
+impl<K, T, C, B, Err> sealed::EndCall<T, C, Response<B>, Err> for AtFirstData<K>
 where
     K: ClassifyBody<B, Err>,
     B: Body,
@@ -99,7 +99,7 @@ where
     type Response = Response<Tracked<B, K::End>>;
 }
 
-impl<K, T, C, B, Err> sealed::End<T, C, Response<B>, Err> for AtBodyEnd<K>
+impl<K, T, C, B, Err> sealed::EndCall<T, C, Response<B>, Err> for AtBodyEnd<K>
 where
     K: ClassifyBody<B, Err>,
     B: Body,
@@ -154,7 +154,7 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
             Some(end)
         }
         Head::Known(outcome) => {
-            guard.tell(outcome);
+            guard.report_outcome(outcome);
             None
         }
     };
@@ -250,7 +250,7 @@ impl<E: ClassifyEnd> Follower<E> {
 impl<E: ClassifyEnd> Drop for Follower<E> {
     fn drop(&mut self) {
         match self.end {
-            Some(_) => self.guard.let_go(),
+            Some(_) => self.guard.end_body_dropped(),
             None => self.guard.finish(),
         }
     }

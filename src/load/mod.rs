@@ -5,15 +5,15 @@
 mod approx;
 pub(crate) mod bounded;
 mod decay;
-mod latency;
-mod pace;
+mod measurement;
+mod meter;
 mod usual;
 mod window;
 
 use std::time::Duration;
 
-pub(crate) use latency::Meter;
-pub(crate) use pace::Pace;
+pub(crate) use measurement::Measurement;
+pub(crate) use meter::Meter;
 pub(crate) use window::Window;
 
 use crate::util::time::{SHORT, YEAR};

@@ -219,7 +219,7 @@ fn returns_in(record: &Record, now: Instant) -> Option<Duration> {
 
 impl EndpointState {
     fn of<T>(node: &Node<T>, member: &Member, record: &Record) -> Self {
-        if !member.is_open() {
+        if !member.has_weight() {
             return Self::Drained;
         }
         if record.is_checked_out() {

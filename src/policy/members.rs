@@ -202,7 +202,7 @@ impl Member {
     }
 
     /// Returns whether weight and capacity allow calls.
-    pub(crate) const fn is_open(&self) -> bool {
+    pub(crate) const fn has_weight(&self) -> bool {
         self.weight > 0 && self.capacity > 0
     }
 }

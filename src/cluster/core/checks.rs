@@ -21,7 +21,7 @@ impl Core {
     }
 
     fn check_out(&mut self, i: usize, now: Instant) {
-        let serves = self.members[i].is_open() && self.members[i].healthy;
+        let serves = self.members[i].has_weight() && self.members[i].healthy;
         if serves && !self.may_eject() {
             return;
         }

@@ -101,7 +101,7 @@ impl Core {
 
     /// Updates the health word and the queue of trials after a change of the effective weight.
     pub(super) fn open_or_drain(&mut self, i: usize) {
-        let (id, open) = (self.members[i].id, self.members[i].is_open());
+        let (id, open) = (self.members[i].id, self.members[i].has_weight());
         self.effects.words.push((id, WordChange::Drained(!open)));
         if let Some(until) = self.records[i].trial_due() {
             if open {
@@ -173,7 +173,7 @@ impl Core {
 
     fn count_candidates(&mut self) {
         self.candidates = Candidates::default();
-        for member in self.members.iter().filter(|member| member.is_open()) {
+        for member in self.members.iter().filter(|member| member.has_weight()) {
             self.candidates.all += 1;
             self.candidates.ejected += usize::from(!member.healthy);
         }
@@ -183,7 +183,7 @@ impl Core {
     /// one that checks keep out of service after them.
     fn next_to_recover(&self) -> Option<usize> {
         let ejected = (0..self.members.len())
-            .filter(|&i| self.members[i].is_open() && !self.members[i].healthy);
+            .filter(|&i| self.members[i].has_weight() && !self.members[i].healthy);
         ejected.min_by_key(|&i| {
             let record = &self.records[i];
             match record.ejections.stage() {

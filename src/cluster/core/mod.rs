@@ -29,8 +29,8 @@ use crate::{
         ejection::Ejections,
         evidence::{Epoch, State},
         factors::Factors,
-        pace::Patience,
         settings::Health,
+        slowness::Patience,
     },
     policy::Member,
     util::random::Random,
@@ -214,7 +214,7 @@ impl Core {
         if panic && self.health.fails_in_panic() {
             return (Box::default(), false);
         }
-        let is_eligible = |member: &Member| member.is_open() && (panic || member.healthy);
+        let is_eligible = |member: &Member| member.has_weight() && (panic || member.healthy);
         let eligible = (0_u32..)
             .zip(&self.members)
             .filter(|(_, member)| is_eligible(member));

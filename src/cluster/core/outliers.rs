@@ -5,27 +5,27 @@ use tokio::time::Instant;
 use super::{Change, Core};
 use crate::{
     event::{Cause, WeightCause},
-    health::{outliers::Fault, pace::Paces, tally::Tally},
+    health::{outliers::Fault, slowness::MeanLatencies, tally::Tally},
 };
 
 impl Core {
     /// Ends an interval: ejects outliers and adjusts weights by latency.
     pub(super) fn compare(&mut self, interval: &[Tally], now: Instant) {
         let serving: Vec<_> = (0..self.members.len())
-            .filter(|&i| self.members[i].is_open() && self.members[i].healthy)
+            .filter(|&i| self.members[i].has_weight() && self.members[i].healthy)
             .collect();
         let tallies: Vec<Tally> = serving
             .iter()
             .map(|&i| interval.get(i).copied().unwrap_or_default())
             .collect();
-        let paces = Paces::of(&tallies, &self.health);
+        let latencies = MeanLatencies::of(&tallies, &self.health);
         for (place, &i) in serving.iter().enumerate() {
-            self.adjust_by_latency(i, paces.slowness(place), now);
+            self.adjust_by_latency(i, latencies.slowness(place), now);
         }
         self.eject_outliers(&serving, &tallies, now);
         let rule = self.health.outlier_detection;
         self.effects.slow_from = rule
-            .zip(paces.usual())
+            .zip(latencies.usual())
             .and_then(|(rule, usual)| rule.slow_from(usual));
     }
 
@@ -33,7 +33,7 @@ impl Core {
         let record = &mut self.records[i];
         if record
             .factors
-            .judge_pace(&mut record.patience, slowness, &self.health)
+            .adjust_to_slowness(&mut record.patience, slowness, &self.health)
         {
             self.refresh(i, now);
             self.add_weight_changed(i, WeightCause::Latency);

@@ -23,7 +23,7 @@ impl Core {
         if self.records[i].checked_out || !is_serving || failures < self.health.threshold() {
             return;
         }
-        if self.members[i].is_open() && !self.may_eject() {
+        if self.members[i].has_weight() && !self.may_eject() {
             return;
         }
         self.eject(i, Cause::ConsecutiveFailures, now);
@@ -39,7 +39,7 @@ impl Core {
     pub(super) fn eject(&mut self, i: usize, cause: Cause, now: Instant) {
         self.enter(i, State::Ejected);
         if std::mem::replace(&mut self.members[i].healthy, false) {
-            self.candidates.ejected += usize::from(self.members[i].is_open());
+            self.candidates.ejected += usize::from(self.members[i].has_weight());
         }
         let until = self.records[i]
             .ejections
@@ -61,7 +61,7 @@ impl Core {
 
     /// Adds a member to the queue of trials, unless it is drained.
     pub(super) fn enqueue(&mut self, i: usize, until: Instant) {
-        if self.members[i].is_open() {
+        if self.members[i].has_weight() {
             self.queue.insert((until, self.members[i].id));
         }
     }
@@ -88,7 +88,7 @@ impl Core {
         self.members[i].healthy = true;
         self.records[i].checked_out = false;
         self.records[i].ejections.recover(now);
-        self.candidates.ejected -= usize::from(self.members[i].is_open());
+        self.candidates.ejected -= usize::from(self.members[i].has_weight());
         let endpoint = Arc::clone(&self.members[i].name);
         self.add_event(|| Event::Recovered { endpoint });
         self.start_ramp(i, now);

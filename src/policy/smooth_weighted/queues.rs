@@ -28,10 +28,10 @@ impl Queues {
             (entry.weight, std::cmp::Reverse(entry.credit), place)
         });
         let line = |&(place, entry): &(u32, &Entry)| {
-            let pace = i128::from(entry.weight) * FINE;
+            let growth = i128::from(entry.weight) * FINE;
             Line {
                 key: entry.credit,
-                pace,
+                growth,
                 place,
             }
         };

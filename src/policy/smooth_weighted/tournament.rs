@@ -1,15 +1,15 @@
-//! Finds the greatest of many credits that grow linearly, each at its own pace.
+//! Finds the greatest of many credits that grow linearly, each at its own growth.
 //!
 //! A kinetic tournament: a tree of matches, each with the pick from which on its result may change;
 //! until then it is not computed again (Basch, Guibas and Hershberger, "Data structures for mobile
 //! data", 1999).
 
-/// A credit that grows by `pace` with each pick.
+/// A credit that grows by `growth` with each pick.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
     /// The credit at pick 0.
     pub(super) key: i128,
-    pub(super) pace: i128,
+    pub(super) growth: i128,
     /// Breaks ties: the lower goes first.
     pub(super) place: u32,
 }
@@ -35,7 +35,7 @@ const FOREVER: u32 = u32::MAX;
 impl Line {
     /// Returns the credit at a pick.
     const fn at(self, pick: u32) -> i128 {
-        self.key + self.pace * pick as i128
+        self.key + self.growth * pick as i128
     }
 
     /// Returns whether this line is the greater one at a pick.
@@ -46,7 +46,7 @@ impl Line {
 
     /// Returns the first pick at which this line, which loses now, beats the winner.
     fn overtakes(self, winner: Self) -> u32 {
-        let faster = self.pace - winner.pace;
+        let faster = self.growth - winner.growth;
         if faster <= 0 {
             return FOREVER;
         }
@@ -126,7 +126,7 @@ mod tests {
             let random = |i: u64, below: u64| i128::from(splitmix64(n * 1_000 + i) % below);
             let line = |i: u64| Line {
                 key: random(i, 50) - 25,
-                pace: random(i + 500, 9),
+                growth: random(i + 500, 9),
                 place: i as u32,
             };
             let mut lines: Vec<_> = (0..n).map(line).collect();

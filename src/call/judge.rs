@@ -29,7 +29,7 @@ use crate::{
     note = "a classifier `K` becomes a judge as `AtHead<K>`"
 )]
 pub trait Judge<T, C, Res, Err>:
-    Clone + sealed::End<T, C, Res, Err, Output = <Self as Judge<T, C, Res, Err>>::Response>
+    Clone + sealed::EndCall<T, C, Res, Err, Output = <Self as Judge<T, C, Res, Err>>::Response>
 {
     /// The response that callers get; where the judge follows the body, the body has another type.
     type Response;
@@ -40,7 +40,7 @@ pub(crate) mod sealed {
 
     /// The hidden part of a judge.
     #[allow(unnameable_types, reason = "the seal")]
-    pub trait End<T, C, Res, Err> {
+    pub trait EndCall<T, C, Res, Err> {
         type Output;
 
         /// Judges the result of a call and closes its guard, or moves the guard to the body of the
@@ -76,7 +76,7 @@ where
     type Response = Res;
 }
 
-impl<K, T, C, Res, Err> sealed::End<T, C, Res, Err> for AtHead<K>
+impl<K, T, C, Res, Err> sealed::EndCall<T, C, Res, Err> for AtHead<K>
 where
     K: Classify<Res, Err>,
 {
@@ -110,7 +110,7 @@ where
     type Response = <T::Judge as Judge<T, C, Res, Err>>::Response;
 }
 
-impl<T, C, Res, Err> sealed::End<T, C, Res, Err> for Implied
+impl<T, C, Res, Err> sealed::EndCall<T, C, Res, Err> for Implied
 where
     T: Target<C>,
     T::Judge: Judge<T, C, Res, Err> + Default,

@@ -6,7 +6,7 @@ use super::decay::{Decay, Fading};
 
 /// The measured load of one endpoint. Instants are nanoseconds since the meter's origin.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct Measurement {
     /// The moving latency in nanoseconds, as far as it was measured.
     latency: Fading,
     failures: Fading,
@@ -23,7 +23,7 @@ const UNKNOWN: f64 = 0.5;
 /// than 0.03 %.
 const PARTS: f64 = 4096.0;
 
-impl Pace {
+impl Measurement {
     /// Creates the record of an endpoint that joins at an instant.
     pub(super) fn new(now: u64) -> Self {
         Self {

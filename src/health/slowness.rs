@@ -17,7 +17,7 @@ impl Factors {
     /// Lowers or raises the weight after an interval, and returns whether it changed.
     ///
     /// `slowness` is the endpoint's latency as a multiple of its peers', if it had enough calls.
-    pub(crate) fn judge_pace(
+    pub(crate) fn adjust_to_slowness(
         &mut self,
         patience: &mut Patience,
         slowness: Option<f64>,
@@ -26,7 +26,7 @@ impl Factors {
         let Some(rule) = &health.latency_weights else {
             return false;
         };
-        let former = self.pace;
+        let former = self.latency;
         let too_slow = slowness.is_some_and(|times| times > rule.above);
         patience.0 = if too_slow {
             patience.0.saturating_add(1)
@@ -34,23 +34,23 @@ impl Factors {
             0
         };
         if too_slow && patience.0 >= rule.after {
-            self.pace = (self.pace * STEP).max(rule.floor);
+            self.latency = (self.latency * STEP).max(rule.floor);
         } else if slowness.is_none_or(|times| times < rule.below) {
-            self.pace = (self.pace / STEP * ROUNDING).min(1.0);
+            self.latency = (self.latency / STEP * ROUNDING).min(1.0);
         }
-        self.pace != former
+        self.latency != former
     }
 }
 
 /// The mean latencies of all endpoints in one interval, in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct Paces {
+pub(crate) struct MeanLatencies {
     /// By index; none for an endpoint with too few calls.
     means: Vec<Option<f64>>,
     sorted: Vec<f64>,
 }
 
-impl Paces {
+impl MeanLatencies {
     /// Computes the means of the endpoints with enough calls: those of the rule, or one.
     pub(crate) fn of(tallies: &[Tally], health: &Health) -> Self {
         let least = health.latency_weights.map_or(1, |rule| rule.min_calls);
@@ -102,24 +102,24 @@ mod tests {
     #[test]
     fn slowness_is_relative_to_the_peers() {
         let health = Health::new();
-        let paces = Paces::of(&[tally(20, 30), tally(20, 10), tally(20, 10)], &health);
-        assert_eq!(paces.usual(), Some(10.0));
+        let latencies = MeanLatencies::of(&[tally(20, 30), tally(20, 10), tally(20, 10)], &health);
+        assert_eq!(latencies.usual(), Some(10.0));
         assert_eq!(
-            [0, 1, 2].map(|i| paces.slowness(i)),
+            [0, 1, 2].map(|i| latencies.slowness(i)),
             [Some(3.0), Some(0.5), Some(0.5)]
         );
-        let two = Paces::of(&[tally(1, 30), tally(1, 10), tally(0, 0)], &health);
+        let two = MeanLatencies::of(&[tally(1, 30), tally(1, 10), tally(0, 0)], &health);
         assert_eq!(
             [0, 1, 2].map(|i| two.slowness(i)),
             [Some(3.0), Some(1.0 / 3.0), None]
         );
         assert_eq!(two.usual(), Some(10.0), "the faster of two");
         assert_eq!(
-            Paces::of(&[tally(9, 5)], &health).slowness(0),
+            MeanLatencies::of(&[tally(9, 5)], &health).slowness(0),
             None,
             "alone"
         );
-        assert_eq!(Paces::of(&[], &health).usual(), None);
+        assert_eq!(MeanLatencies::of(&[], &health).usual(), None);
     }
 
     #[test]
@@ -128,9 +128,9 @@ mod tests {
         let (mut factors, mut patience) = (Factors::default(), Patience::default());
         let mut after = |slowness, times| {
             for _ in 0..times {
-                factors.judge_pace(&mut patience, slowness, &health);
+                factors.adjust_to_slowness(&mut patience, slowness, &health);
             }
-            (factors.pace * 1000.0).round()
+            (factors.latency * 1000.0).round()
         };
         assert_eq!(after(Some(9.0), 2), 1000.0, "not yet");
         assert_eq!(after(Some(1.0), 1), 1000.0);

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Kind, Pace, Signals, Window, decay::Decay, usual::Usual};
+use super::{Kind, Measurement, Signals, Window, decay::Decay, usual::Usual};
 use crate::{health::evidence::End, util::time::nanos};
 
 /// The measurement of one balancer: its settings, and what all endpoints share.
@@ -53,36 +53,38 @@ impl Meter {
     }
 
     /// Returns the record of an endpoint that joins now.
-    pub(crate) fn start(&self, now: Instant) -> Pace {
-        Pace::new(self.since_origin(now))
+    pub(crate) fn start(&self, now: Instant) -> Measurement {
+        Measurement::new(self.since_origin(now))
     }
 
     /// Returns the cost of a call to the endpoint: its moving latency, in nanoseconds.
     ///
     /// It begins at the usual latency. Without calls it moves to half the usual latency.
     #[inline]
-    pub(crate) fn cost(&self, pace: &Pace, now: Instant) -> f64 {
-        self.cost_at(pace, self.since_origin(now))
+    pub(crate) fn cost(&self, measurement: &Measurement, now: Instant) -> f64 {
+        self.cost_at(measurement, self.since_origin(now))
     }
 
     #[inline]
-    fn cost_at(&self, pace: &Pace, now: u64) -> f64 {
-        pace.estimate(self.usual.latency(), now, self.decay)
+    fn cost_at(&self, measurement: &Measurement, now: u64) -> f64 {
+        measurement.estimate(self.usual.latency(), now, self.decay)
     }
 
     /// Returns how many failed calls count as load at an instant.
     #[inline]
-    pub(crate) fn failures(&self, pace: &Pace, now: Instant) -> u64 {
-        if !pace.has_failures() {
+    pub(crate) fn failures(&self, measurement: &Measurement, now: Instant) -> u64 {
+        if !measurement.has_failures() {
             return 0;
         }
-        pace.failures(self.since_origin(now), self.decay).round() as u64
+        measurement
+            .failures(self.since_origin(now), self.decay)
+            .round() as u64
     }
 
     /// Notes the end of a call, also in the window if there is one.
     pub(crate) fn note(
         &self,
-        pace: &Pace,
+        measurement: &Measurement,
         window: Option<&Window>,
         end: End,
         took: Duration,
@@ -97,10 +99,10 @@ impl Meter {
         let Some(signals) = self.signals else { return };
         let now = self.since_origin(now);
         if self.is_load(end) {
-            pace.add_failure(now, self.decay);
+            measurement.add_failure(now, self.decay);
         }
         if signals.kind == Kind::Latency {
-            self.note_latency(pace, end, took as f64, now, signals.penalty);
+            self.note_latency(measurement, end, took as f64, now, signals.penalty);
         }
     }
 
@@ -116,34 +118,43 @@ impl Meter {
 
     /// Returns whether the end of such a call is measured, so that it needs a clock reading.
     #[inline]
-    pub(crate) fn minds(&self, end: End) -> bool {
+    pub(crate) fn measures(&self, end: End) -> bool {
         self.keeps_windows || self.is_load(end) || self.has_latency()
     }
 
-    fn note_latency(&self, pace: &Pace, end: End, took: f64, now: u64, penalty: Option<Duration>) {
+    fn note_latency(
+        &self,
+        measurement: &Measurement,
+        end: End,
+        took: f64,
+        now: u64,
+        penalty: Option<Duration>,
+    ) {
         match end {
             End::Success => {
-                pace.average(took, now, self.decay);
+                measurement.average(took, now, self.decay);
                 self.usual.note(took, now, self.decay);
             }
             End::Failure | End::Overload(_) => {
                 let penalty = match penalty {
                     Some(penalty) => penalty.as_nanos() as f64,
-                    None => self.usual.penalty(self.cost_at(pace, now), now, self.decay),
+                    None => self
+                        .usual
+                        .penalty(self.cost_at(measurement, now), now, self.decay),
                 };
-                self.raise(pace, penalty.max(took), now);
+                self.raise(measurement, penalty.max(took), now);
             }
             // The call would have taken longer than until its drop.
-            End::Dropped(_) | End::BodyDropped if took > self.cost_at(pace, now) => {
-                self.raise(pace, took, now);
+            End::Dropped(_) | End::BodyDropped if took > self.cost_at(measurement, now) => {
+                self.raise(measurement, took, now);
             }
             End::Dropped(_) | End::BodyDropped | End::Neutral | End::Unsent => {}
         }
     }
 
     /// Raises the moving latency to a value, or to its present estimate if that is greater.
-    fn raise(&self, pace: &Pace, to: f64, now: u64) {
-        pace.raise(to.max(self.cost_at(pace, now)), now, self.decay);
+    fn raise(&self, measurement: &Measurement, to: f64, now: u64) {
+        measurement.raise(to.max(self.cost_at(measurement, now)), now, self.decay);
     }
 
     /// Sets the latency in nanoseconds above which a call is slow.
@@ -173,16 +184,16 @@ mod tests {
             }
         }
 
-        fn pace(&self) -> Pace {
+        fn measurement(&self) -> Measurement {
             self.meter.start(self.now)
         }
 
-        fn end(&self, pace: &Pace, end: End, took: Duration) {
-            self.meter.note(pace, None, end, took, self.now);
+        fn end(&self, measurement: &Measurement, end: End, took: Duration) {
+            self.meter.note(measurement, None, end, took, self.now);
         }
 
-        fn cost(&self, pace: &Pace) -> f64 {
-            self.meter.cost(pace, self.now)
+        fn cost(&self, measurement: &Measurement) -> f64 {
+            self.meter.cost(measurement, self.now)
         }
     }
 
@@ -197,16 +208,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peak_counts_at_once_and_is_averaged_away() {
         let mut bench = bench();
-        let pace = bench.pace();
-        bench.end(&pace, End::Success, SECOND / 100);
-        assert!(near(bench.cost(&pace), 10.0 * MS));
-        bench.end(&pace, End::Success, SECOND);
-        assert!(near(bench.cost(&pace), 1000.0 * MS));
+        let measurement = bench.measurement();
+        bench.end(&measurement, End::Success, SECOND / 100);
+        assert!(near(bench.cost(&measurement), 10.0 * MS));
+        bench.end(&measurement, End::Success, SECOND);
+        assert!(near(bench.cost(&measurement), 1000.0 * MS));
         bench.now += 10 * SECOND;
-        bench.end(&pace, End::Success, SECOND / 100);
+        bench.end(&measurement, End::Success, SECOND / 100);
         let kept = (-1.0_f64).exp();
         assert!(near(
-            bench.cost(&pace),
+            bench.cost(&measurement),
             1000.0 * MS * kept + 10.0 * MS * (1.0 - kept)
         ));
     }
@@ -214,9 +225,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_average_does_not_depend_on_the_number_of_calls() {
         let (mut bench, steps) = (bench(), 1_000);
-        let [often, once] = [bench.pace(), bench.pace()];
-        for pace in [&often, &once] {
-            bench.end(pace, End::Success, SECOND);
+        let [often, once] = [bench.measurement(), bench.measurement()];
+        for measurement in [&often, &once] {
+            bench.end(measurement, End::Success, SECOND);
         }
         for _ in 0..steps {
             bench.now += 10 * SECOND / steps;
@@ -229,15 +240,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn b79_without_calls_every_cost_becomes_less_than_the_usual() {
         let mut bench = bench();
-        let [penalised, steady, new] = [bench.pace(), bench.pace(), bench.pace()];
+        let [penalised, steady, new] = [
+            bench.measurement(),
+            bench.measurement(),
+            bench.measurement(),
+        ];
         bench.end(&penalised, End::Failure, SECOND / 1000);
         assert!(near(bench.cost(&penalised), 5000.0 * MS));
         for _ in 0..120 {
             bench.now += SECOND;
             bench.end(&steady, End::Success, SECOND / 200);
         }
-        for (name, pace) in [("penalised", &penalised), ("new", &new)] {
-            let cost = bench.cost(pace);
+        for (name, measurement) in [("penalised", &penalised), ("new", &new)] {
+            let cost = bench.cost(measurement);
             assert!(2.4 * MS < cost && cost < 2.6 * MS, "{name}: {cost}");
         }
         assert!(near(bench.cost(&steady), 5.0 * MS));
@@ -246,23 +261,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_but_success_lowers_a_cost() {
         let bench = bench();
-        let pace = bench.pace();
-        bench.end(&pace, End::Success, SECOND);
+        let measurement = bench.measurement();
+        bench.end(&measurement, End::Success, SECOND);
         for end in [
             End::Failure,
             End::Overload(None),
             End::BodyDropped,
             End::Neutral,
         ] {
-            let before = bench.cost(&pace);
-            bench.end(&pace, end, Duration::ZERO);
-            assert!(bench.cost(&pace) >= before, "{end:?}");
+            let before = bench.cost(&measurement);
+            bench.end(&measurement, end, Duration::ZERO);
+            assert!(bench.cost(&measurement) >= before, "{end:?}");
         }
-        bench.end(&pace, End::Overload(None), Duration::ZERO);
-        assert!(near(bench.cost(&pace), 5_000.0 * MS));
-        bench.end(&pace, End::BodyDropped, 90 * SECOND);
+        bench.end(&measurement, End::Overload(None), Duration::ZERO);
+        assert!(near(bench.cost(&measurement), 5_000.0 * MS));
+        bench.end(&measurement, End::BodyDropped, 90 * SECOND);
         assert!(
-            near(bench.cost(&pace), 90_000.0 * MS),
+            near(bench.cost(&measurement), 90_000.0 * MS),
             "it took at least as long"
         );
     }
@@ -270,11 +285,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_now_and_then_do_not_raise_what_is_usual() {
         let mut bench = Bench::new(Signals::latency(10 * SECOND));
-        let paces: [Pace; 3] = std::array::from_fn(|_| bench.pace());
+        let measurements: [Measurement; 3] = std::array::from_fn(|_| bench.measurement());
         for i in 0..360_000_usize {
             bench.now += SECOND / 100;
-            let (pace, took) = (
-                &paces[i % 3],
+            let (measurement, took) = (
+                &measurements[i % 3],
                 if i % 300 == 0 {
                     SECOND / 50
                 } else {
@@ -287,8 +302,10 @@ mod tests {
             } else {
                 End::Success
             };
-            bench.end(pace, end, took);
-            let costs = paces.each_ref().map(|pace| bench.cost(pace));
+            bench.end(measurement, end, took);
+            let costs = measurements
+                .each_ref()
+                .map(|measurement| bench.cost(measurement));
             // Twice the peak of 20 ms, and a sixteenth for rounding.
             assert!(
                 costs
@@ -303,10 +320,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_count_as_load_for_a_while() {
         let mut bench = Bench::new(Signals::failures(10 * SECOND));
-        let pace = bench.pace();
-        bench.end(&pace, End::Failure, SECOND);
-        bench.end(&pace, End::Success, SECOND);
-        let failures = |bench: &Bench| bench.meter.failures(&pace, bench.now);
+        let measurement = bench.measurement();
+        bench.end(&measurement, End::Failure, SECOND);
+        bench.end(&measurement, End::Success, SECOND);
+        let failures = |bench: &Bench| bench.meter.failures(&measurement, bench.now);
         assert_eq!(failures(&bench), 1);
         bench.now += 6 * SECOND;
         assert_eq!(failures(&bench), 1);
