@@ -97,10 +97,10 @@ pub enum Event {
         /// The error.
         error: Arc<dyn StdError + Send + Sync>,
     },
-    /// No endpoint is eligible any more: the set is empty, or all are drained or ejected.
+    /// No healthy endpoint is left: the set is empty, or all are drained or ejected.
     ///
-    /// [`Health::panic_mode`](crate::Health::panic_mode) says what happens to calls. The event comes
-    /// again only after an endpoint was eligible.
+    /// [`Health::panic_mode`](crate::Health::panic_mode) decides what happens to calls. The event comes
+    /// again only after an endpoint was healthy.
     #[non_exhaustive]
     NothingEligible {
         /// How many members there are, and how many of them are ejected or drained.

@@ -219,34 +219,40 @@ where
         let now = Instant::now();
         let mut exclusions = Exclusions::new(Attempts::current());
         let attach = |target: &T| target.attach(&self.client);
-        let picked = pick::pick(&self.cluster, &request, &mut exclusions, now, attach);
-        let unready = match picked {
-            Ok(mut picked) => {
-                // Wakes no task: the future polls a service again that is not ready.
-                let mut cx = Context::from_waker(Waker::noop());
-                match picked.guard.inside(|| picked.service.poll_ready(&mut cx)) {
-                    Poll::Ready(Ok(())) => {
-                        let attempts = exclusions.attempts();
-                        return ResponseFuture::send(picked, request, attempts, self.judge.clone());
-                    }
-                    readiness => Some((picked, readiness)),
-                }
-            }
-            Err(Missed::Policy(error)) => {
-                return ResponseFuture::fail(error, self.judge.clone());
-            }
-            Err(_) => None,
+        let judge = self.judge.clone();
+        let mut picked = match pick::pick(&self.cluster, &request, &mut exclusions, now, attach) {
+            Ok(picked) => picked,
+            Err(Missed::Policy(error)) => return ResponseFuture::fail(error, judge),
+            Err(_) => return ResponseFuture::wait(self.waiting(request, exclusions), judge),
         };
-        let mut waiting = Waiting::new(
-            Arc::clone(&self.cluster),
-            self.client.clone(),
-            request,
-            exclusions,
-        );
-        if let Some((picked, readiness)) = unready {
-            waiting.add_unready(picked, readiness);
+        // Wakes no task: the future polls a service again that is not ready.
+        let mut cx = Context::from_waker(Waker::noop());
+        match picked.poll_ready(&mut cx) {
+            Poll::Ready(Ok(())) => {
+                ResponseFuture::send(picked, request, exclusions.attempts(), judge)
+            }
+            Poll::Ready(Err(error)) => {
+                let mut waiting = self.waiting(request, exclusions);
+                waiting.fail(picked, error.into());
+                ResponseFuture::wait(waiting, judge)
+            }
+            Poll::Pending => {
+                let mut waiting = self.waiting(request, exclusions);
+                waiting.wait_for(picked);
+                ResponseFuture::wait(waiting, judge)
+            }
         }
-        ResponseFuture::wait(waiting, self.judge.clone())
+    }
+}
+
+impl<T, P: Policy, C: Clone, J> Balance<T, P, C, J> {
+    fn waiting<Req>(&self, request: Req, exclusions: Exclusions) -> Waiting<Req, T, P, C>
+    where
+        T: Target<C>,
+        T::Service: Service<Req>,
+    {
+        let cluster = Arc::clone(&self.cluster);
+        Waiting::new(cluster, self.client.clone(), request, exclusions)
     }
 }
 

@@ -171,6 +171,8 @@ impl Guard {
         }
         self.end_wait();
         self.stage = Stage::Closed;
+        // Dropped before the report, which wakes calls that may take the permit.
+        self.permit = None;
         self.node.counters.count(end);
         self.report(end, now);
     }
@@ -291,7 +293,6 @@ struct FailOnPanic<'a>(&'a mut Guard);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
-        self.0.permit = None;
         self.0.end(End::Failure, &LazyNow::new(Instant::now));
     }
 }

@@ -3,7 +3,10 @@
 //! The first choice is one pick of the policy. If the call cannot use it, a lazy
 //! [sequence](super::sequence) yields further candidates, best rank first.
 
+use std::task::{Context, Poll};
+
 use tokio::time::Instant;
+use tower_service::Service;
 
 use super::{
     exclusions::Exclusions,
@@ -25,6 +28,17 @@ use crate::{
 pub(crate) struct Picked<S> {
     pub(crate) service: S,
     pub(crate) guard: Guard,
+}
+
+impl<S> Picked<S> {
+    /// Polls the service; a panic in it counts as a failure of the endpoint.
+    #[inline]
+    pub(crate) fn poll_ready<Req>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Service<Req>,
+    {
+        self.guard.inside(|| self.service.poll_ready(cx))
+    }
 }
 
 /// Why no endpoint was picked.
@@ -117,6 +131,8 @@ where
         if let Some(guard) = admit(snapshot, node, || None, now) {
             return Ok((node, guard));
         }
+        // One pick per generation: the search goes on with the candidates.
+        exclusions.sequence.begin(snapshot.generation);
     }
     choose_by_rank(cluster, snapshot, request, exclusions, now)
 }

@@ -89,7 +89,7 @@ impl<S: Service<Req>, Req> Future for ReadyFuture<S, Req> {
         let Some(picked) = &mut self.picked else {
             return Poll::Pending;
         };
-        let result = ready!(picked.guard.inside(|| picked.service.poll_ready(cx)));
+        let result = ready!(picked.poll_ready(cx));
         match self.picked.take() {
             Some(picked) => Poll::Ready((picked, result)),
             None => Poll::Pending,
@@ -105,7 +105,7 @@ pub(super) fn take_permit<T, P: Policy>(cluster: &Cluster<T, P>, guard: &mut Gua
     };
     let snapshot = cluster.snapshot.load();
     let id = guard.node().id;
-    let Some(index) = snapshot.nodes.iter().position(|node| node.state.id == id) else {
+    let Some(index) = snapshot.nodes.position(id) else {
         return false;
     };
     let mut held = bounded.lock();

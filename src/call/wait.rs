@@ -89,19 +89,8 @@ where
     <T::Service as Service<Req>>::Error: Into<BoxError>,
     P: Policy,
 {
-    /// Adds an endpoint whose service was pending or failed when it was polled.
-    pub(crate) fn add_unready(
-        &mut self,
-        picked: Picked<T::Service>,
-        readiness: Poll<Result<(), <T::Service as Service<Req>>::Error>>,
-    ) {
-        match readiness {
-            Poll::Ready(Err(error)) => self.fail(picked, error.into()),
-            Poll::Ready(Ok(())) | Poll::Pending => self.wait_for(picked),
-        }
-    }
-
-    fn wait_for(&mut self, mut picked: Picked<T::Service>) {
+    /// Waits for an endpoint whose service was not ready when it was polled.
+    pub(crate) fn wait_for(&mut self, mut picked: Picked<T::Service>) {
         picked.guard.wait();
         self.exclusions.exclude(&picked.guard);
         self.unready.push(picked);
@@ -109,7 +98,7 @@ where
 
     /// Counts a failure of an endpoint that failed to become ready. The request was not sent and
     /// goes to another endpoint.
-    fn fail(&mut self, mut picked: Picked<T::Service>, error: BoxError) {
+    pub(crate) fn fail(&mut self, mut picked: Picked<T::Service>, error: BoxError) {
         self.exclusions.exclude(&picked.guard);
         picked.guard.fail_unsent();
         self.failure = Some(Error::not_ready(picked.guard.name(), error));
@@ -257,11 +246,11 @@ where
         mut picked: Picked<T::Service>,
         cx: &mut Context<'_>,
     ) -> Option<Picked<T::Service>> {
-        let readiness = picked.guard.inside(|| picked.service.poll_ready(cx));
-        if matches!(readiness, Poll::Ready(Ok(()))) {
-            return Some(picked);
+        match picked.poll_ready(cx) {
+            Poll::Ready(Ok(())) => return Some(picked),
+            Poll::Ready(Err(error)) => self.fail(picked, error.into()),
+            Poll::Pending => self.wait_for(picked),
         }
-        self.add_unready(picked, readiness);
         None
     }
 

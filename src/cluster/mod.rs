@@ -179,22 +179,12 @@ impl<T, P: Policy> Cluster<T, P> {
 
     /// Returns the error for a set without an endpoint that takes the call.
     pub(crate) fn shortage(&self, counts: Counts) -> Error {
-        let Counts {
-            members,
-            ejected,
-            drained,
-            ..
-        } = counts;
-        let kind = if members == 0 && !self.progress.is_unbuilt() {
-            let finished = self.progress.has_finished();
-            if finished {
-                ErrorKind::DiscoveryEnded
-            } else {
-                ErrorKind::Empty
-            }
-        } else if members > 0 && members == drained {
+        if counts.members == 0 {
+            return self.no_endpoints(counts);
+        }
+        let kind = if counts.drained == counts.members {
             ErrorKind::Drained
-        } else if ejected > 0 {
+        } else if counts.ejected > 0 {
             ErrorKind::Ejected
         } else if self.progress.is_unbuilt() {
             return self.no_picker();
@@ -202,12 +192,19 @@ impl<T, P: Policy> Cluster<T, P> {
             // All endpoints are in service, and none was ready for the call.
             ErrorKind::ReadyTimeout
         };
-        let cause = if members == 0 {
-            self.progress.last_error()
+        Error::unavailable(kind, counts, None)
+    }
+
+    fn no_endpoints(&self, counts: Counts) -> Error {
+        if self.progress.is_unbuilt() {
+            return self.no_picker();
+        }
+        let kind = if self.progress.has_finished() {
+            ErrorKind::DiscoveryEnded
         } else {
-            None
+            ErrorKind::Empty
         };
-        Error::unavailable(kind, counts, cause)
+        Error::unavailable(kind, counts, self.progress.last_error())
     }
 
     /// Returns the error of a policy that has not built a picker yet.

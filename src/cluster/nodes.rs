@@ -73,10 +73,16 @@ impl<T> Nodes<T> {
 
     /// Finds a node by its id. Cost: O(log n); the ids are in rising order.
     pub(crate) fn find(&self, id: u64) -> Option<&Arc<Node<T>>> {
+        self.get(self.position(id)?)
+    }
+
+    /// Returns the index of the node with this id. Cost: O(log n).
+    pub(crate) fn position(&self, id: u64) -> Option<usize> {
         let ends_before = |chunk: &Chunk<T>| chunk.last().is_none_or(|node| node.state.id < id);
-        let chunk = self.chunks.get(self.chunks.partition_point(ends_before))?;
+        let number = self.chunks.partition_point(ends_before);
+        let chunk = self.chunks.get(number)?;
         let position = chunk.binary_search_by_key(&id, |node| node.state.id).ok()?;
-        chunk.get(position)
+        Some((number << BITS) + position)
     }
 
     /// Returns a list of these nodes, which differ from this list as `changes` lists.

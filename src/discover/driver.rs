@@ -54,7 +54,7 @@ pin_project! {
         keys: HashMap<D::Key, u64>,
         batch: Batch<T>,
         preparing: Option<Preparing<T, P::Picker>>,
-        event: Option<Event>,
+        interruption: Option<Interruption>,
     }
 }
 
@@ -65,7 +65,7 @@ struct Preparing<T, B> {
 }
 
 /// An item of the stream that follows the batch and is no change.
-enum Event {
+enum Interruption {
     Error(BoxError),
     End,
 }
@@ -110,7 +110,7 @@ impl<D: Discover, T, P: Policy> Driver<D, T, P> {
             keys,
             batch,
             preparing: None,
-            event: None,
+            interruption: None,
         }
     }
 }
@@ -134,8 +134,8 @@ where
         }
         for _ in 0..POLL {
             ready!(this.link.poll_prepared(this.preparing, cx));
-            if let Some(event) = this.event.take() {
-                this.link.handle(event);
+            if let Some(interruption) = this.interruption.take() {
+                this.link.handle(interruption);
                 if this.link.ended {
                     return Poll::Ready(());
                 }
@@ -147,8 +147,10 @@ where
                         continue;
                     }
                 }
-                Poll::Ready(Some(Err(error))) => *this.event = Some(Event::Error(error.into())),
-                Poll::Ready(None) => *this.event = Some(Event::End),
+                Poll::Ready(Some(Err(error))) => {
+                    *this.interruption = Some(Interruption::Error(error.into()));
+                }
+                Poll::Ready(None) => *this.interruption = Some(Interruption::End),
                 Poll::Pending if this.batch.len() == 0 => return Poll::Pending,
                 Poll::Pending => {}
             }
@@ -220,14 +222,14 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
 }
 
 impl<T, P: Policy> Link<T, P> {
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Error(error) => {
+    fn handle(&mut self, interruption: Interruption) {
+        match interruption {
+            Interruption::Error(error) => {
                 if let Some(cluster) = self.cluster.upgrade() {
                     cluster.discovery_failed(error);
                 }
             }
-            Event::End => self.finish(false),
+            Interruption::End => self.finish(false),
         }
     }
 

@@ -136,16 +136,19 @@ impl OutlierDetection {
     /// Returns the indexes of the outliers, the worst first.
     pub(crate) fn judge(&self, tallies: &[Tally]) -> Vec<(usize, Fault)> {
         let failed = tallies.iter().map(Score::failed).collect();
+        let mut has_failed = vec![false; tallies.len()];
         let mut outliers = Vec::new();
         for index in self.outliers(failed) {
+            has_failed[index] = true;
             outliers.push((index, Fault::Failures));
         }
-        if self.slower_than.is_some() {
-            let slow = tallies.iter().map(Score::slow).collect();
-            for index in self.outliers(slow) {
-                if outliers.iter().all(|(other, _)| *other != index) {
-                    outliers.push((index, Fault::Latency));
-                }
+        if self.slower_than.is_none() {
+            return outliers;
+        }
+        let slow = tallies.iter().map(Score::slow).collect();
+        for index in self.outliers(slow) {
+            if !has_failed[index] {
+                outliers.push((index, Fault::Latency));
             }
         }
         outliers

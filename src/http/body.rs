@@ -87,7 +87,7 @@ where
         guard: &mut Guard,
         result: Result<Response<B>, Err>,
     ) -> Result<Self::Output, Err> {
-        follow(&self.classify, guard, result, true)
+        follow(&self.classify, guard, result, Until::FirstData)
     }
 }
 
@@ -111,8 +111,15 @@ where
         guard: &mut Guard,
         result: Result<Response<B>, Err>,
     ) -> Result<Self::Output, Err> {
-        follow(&self.classify, guard, result, false)
+        follow(&self.classify, guard, result, Until::BodyEnd)
     }
+}
+
+/// The part of a body that belongs to the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    FirstData,
+    BodyEnd,
 }
 
 /// Ends a call that failed; otherwise judges the head and wraps the body.
@@ -120,10 +127,10 @@ fn follow<K: ClassifyBody<B, Err>, B: Body, Err>(
     classify: &K,
     guard: &mut Guard,
     result: Result<Response<B>, Err>,
-    to_first_data: bool,
+    until: Until,
 ) -> Result<Response<Tracked<B, K::End>>, Err> {
     match result {
-        Ok(response) => Ok(track(classify, guard, response, to_first_data)),
+        Ok(response) => Ok(track(classify, guard, response, until)),
         Err(error) => {
             let outcome = guard.inside(|| classify.classify(Err(&error)));
             guard.close(outcome);
@@ -137,7 +144,7 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
     classify: &K,
     guard: &mut Guard,
     response: Response<B>,
-    to_first_data: bool,
+    until: Until,
 ) -> Response<Tracked<B, K::End>> {
     let (head, ended) = guard.inside(|| {
         (
@@ -158,11 +165,7 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
             None
         }
     };
-    let mut follower = Follower {
-        guard,
-        end,
-        to_first_data,
-    };
+    let mut follower = Follower { guard, end, until };
     response.map(|inner| {
         if ended {
             follower.end(None);
@@ -191,7 +194,7 @@ struct Follower<E: ClassifyEnd> {
     guard: Guard,
     /// Judges the end; none if the outcome is known from the head.
     end: Option<E>,
-    to_first_data: bool,
+    until: Until,
 }
 
 impl<E: ClassifyEnd> Follower<E> {
@@ -207,7 +210,7 @@ impl<E: ClassifyEnd> Follower<E> {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     self.end(Some(trailers));
-                } else if self.to_first_data {
+                } else if self.until == Until::FirstData {
                     self.close(Outcome::Success);
                 } else if is_last() {
                     self.end(None);

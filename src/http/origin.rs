@@ -118,7 +118,9 @@ impl Origin {
             .authority(self.0.authority.clone())
             .path_and_query(self.join(path_and_query)?);
         *request.uri_mut() = uri.build()?;
-        if let Some(authority) = authority.filter(|_| self.preserves_host()) {
+        if self.preserves_host()
+            && let Some(authority) = authority
+        {
             let host = HeaderValue::from_str(without_user(authority.as_str()))?;
             request.headers_mut().entry(HOST).or_insert(host);
         }
@@ -132,10 +134,9 @@ impl Origin {
         if base.is_empty() || path == "*" {
             return Ok(path);
         }
-        let joined = match path.as_str() {
-            rest if rest.starts_with('?') => format!("{base}/{rest}"),
-            rest => format!("{base}{rest}"),
-        };
+        let path = path.as_str();
+        let slash = if path.starts_with('?') { "/" } else { "" };
+        let joined = format!("{base}{slash}{path}");
         Ok(PathAndQuery::try_from(joined)?)
     }
 }

@@ -1,4 +1,16 @@
-//! Fractions of one as whole numbers, so that they add up and compare exactly.
+//! Fractions of one as whole numbers, so that they add up and compare exactly; common divisors.
 
 /// The fraction that is one whole.
 pub(crate) const FULL: u32 = 1 << 16;
+
+/// Returns the greatest common divisor.
+pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    // Sums of weights mostly reach one early, and it stays.
+    if a == 1 {
+        return 1;
+    }
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

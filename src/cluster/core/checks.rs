@@ -33,7 +33,7 @@ impl Core {
         self.records[i].checked_out = true;
         self.enter(i, State::CheckedOut);
         self.members[i].healthy = false;
-        self.candidates.ejected += usize::from(serves);
+        self.weighted.ejected += usize::from(serves);
         self.add_ejected(i, None, Cause::Checks);
         self.publish(Change::Health);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Candidates, Change, Core, Record, WordChange};
+use super::{Change, Core, Record, Weighted, WordChange};
 use crate::{
     endpoint::Traits,
     event::{Event, WeightCause},
@@ -160,37 +160,43 @@ impl Core {
         self.effects.left.push(id);
     }
 
-    /// Counts the candidates, and recovers endpoints while more are ejected than the limit allows.
+    /// Counts the weighted members, and recovers the ejected ones beyond the limit.
+    ///
+    /// Cost: O(n), and O(n log n) if the limit is exceeded.
     pub(super) fn keep_limit(&mut self, now: Instant) {
-        self.count_candidates();
-        while self.candidates.ejected > self.health.ejection_limit(self.candidates.all) {
-            let Some(i) = self.next_to_recover() else {
-                break;
-            };
+        self.count_weighted();
+        let limit = self.health.ejection_limit(self.weighted.all);
+        let excess = self.weighted.ejected.saturating_sub(limit);
+        if excess == 0 {
+            return;
+        }
+        for i in self.ejected_by_return().into_iter().take(excess) {
             self.recover(i, now);
         }
     }
 
-    fn count_candidates(&mut self) {
-        self.candidates = Candidates::default();
+    fn count_weighted(&mut self) {
+        self.weighted = Weighted::default();
         for member in self.members.iter().filter(|member| member.has_weight()) {
-            self.candidates.all += 1;
-            self.candidates.ejected += usize::from(!member.healthy);
+            self.weighted.all += 1;
+            self.weighted.ejected += usize::from(!member.healthy);
         }
     }
 
-    /// Finds the ejected endpoint whose trial is due first. One on trial comes before all others,
-    /// one that checks keep out of service after them.
-    fn next_to_recover(&self) -> Option<usize> {
-        let ejected = (0..self.members.len())
-            .filter(|&i| self.members[i].has_weight() && !self.members[i].healthy);
-        ejected.min_by_key(|&i| {
+    /// Returns the ejected members in the order in which their trials are due: first those on trial,
+    /// last those that checks keep out of service.
+    fn ejected_by_return(&self) -> Vec<usize> {
+        let mut ejected: Vec<usize> = (0..self.members.len())
+            .filter(|&i| self.members[i].has_weight() && !self.members[i].healthy)
+            .collect();
+        ejected.sort_by_key(|&i| {
             let record = &self.records[i];
-            match record.ejections.stage() {
-                Stage::Out { until, .. } if !record.checked_out => (false, Some(until)),
-                Stage::Trial { .. } | Stage::Serving if !record.checked_out => (false, None),
-                _ => (true, None),
-            }
-        })
+            let due = match record.ejections.stage() {
+                Stage::Out { until, .. } if !record.checked_out => Some(until),
+                _ => None,
+            };
+            (record.checked_out, due)
+        });
+        ejected
     }
 }

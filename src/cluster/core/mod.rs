@@ -51,7 +51,7 @@ pub(crate) struct Core {
     next_move: Option<Instant>,
     /// When the interval ends and endpoints are compared with their peers.
     next_comparison: Option<Instant>,
-    candidates: Candidates,
+    weighted: Weighted,
     health: Health,
     keep_last: bool,
     /// How many members have ever joined.
@@ -81,9 +81,9 @@ pub(crate) struct Record {
     left: Option<u64>,
 }
 
-/// Counts of the endpoints that have a weight.
+/// How many members have a weight, and how many of these are ejected.
 #[derive(Debug, Clone, Copy, Default)]
-struct Candidates {
+struct Weighted {
     all: usize,
     ejected: usize,
 }
@@ -103,7 +103,7 @@ impl Core {
             moving: BTreeSet::new(),
             next_move: None,
             next_comparison: health.compares().then(|| now + health.interval),
-            candidates: Candidates::default(),
+            weighted: Weighted::default(),
             health,
             keep_last,
             joined: 0,
@@ -142,7 +142,7 @@ impl Core {
 
     /// Adds an event if the last eligible endpoint is gone.
     fn note_shortage(&mut self) {
-        let has_eligible = self.candidates.all > self.candidates.ejected;
+        let has_eligible = self.weighted.all > self.weighted.ejected;
         if mem::replace(&mut self.had_eligible, has_eligible) && !has_eligible {
             let counts = self.counts();
             self.add_event(|| Event::NothingEligible { counts });
@@ -199,7 +199,7 @@ impl Core {
 
     /// Returns whether too few endpoints are healthy, so that panic mode begins.
     pub(crate) fn is_panic(&self) -> bool {
-        let Candidates { all, ejected } = self.candidates;
+        let Weighted { all, ejected } = self.weighted;
         self.health.is_panic(all - ejected, all)
     }
 
@@ -225,8 +225,8 @@ impl Core {
         let members = self.members.len();
         Counts {
             members,
-            ejected: self.candidates.ejected,
-            drained: members - self.candidates.all,
+            ejected: self.weighted.ejected,
+            drained: members - self.weighted.all,
             unready: 0,
         }
     }

@@ -32,14 +32,14 @@ impl Core {
 
     /// Returns whether the limit allows one more ejection.
     pub(super) fn may_eject(&self) -> bool {
-        self.candidates.ejected < self.health.ejection_limit(self.candidates.all)
+        self.weighted.ejected < self.health.ejection_limit(self.weighted.all)
     }
 
     /// Ejects a member.
     pub(super) fn eject(&mut self, i: usize, cause: Cause, now: Instant) {
         self.enter(i, State::Ejected);
         if std::mem::replace(&mut self.members[i].healthy, false) {
-            self.candidates.ejected += usize::from(self.members[i].has_weight());
+            self.weighted.ejected += usize::from(self.members[i].has_weight());
         }
         let until = self.records[i]
             .ejections
@@ -88,7 +88,7 @@ impl Core {
         self.members[i].healthy = true;
         self.records[i].checked_out = false;
         self.records[i].ejections.recover(now);
-        self.candidates.ejected -= usize::from(self.members[i].has_weight());
+        self.weighted.ejected -= usize::from(self.members[i].has_weight());
         let endpoint = Arc::clone(&self.members[i].name);
         self.add_event(|| Event::Recovered { endpoint });
         self.start_ramp(i, now);

@@ -2,6 +2,7 @@
 
 use super::{Keyed, Member, sealed, seen::Seen};
 use crate::util::{
+    fraction::gcd,
     hash::{crc32, crc32_continued, xxh64},
     random::splitmix64,
 };
@@ -165,9 +166,10 @@ impl sealed::Structure for Spans {
         let mut last = 0;
         for number in self.numbers(key) {
             last = map.span(number % total);
-            match map.owners.get(last) {
-                Some(&owner) if offer(owner as usize) => return Some(owner as usize),
-                _ => {}
+            if let Some(&owner) = map.owners.get(last)
+                && offer(owner as usize)
+            {
+                return Some(owner as usize);
             }
         }
         if self.nginx {
@@ -229,13 +231,6 @@ fn pairs(a: (u64, u64), b: (u64, u64), common: u64) -> f64 {
         + wa * arc_b as f64
         + wb * arc_a as f64
         + overlap(start_a, arc_a, start_b, arc_b) as f64
-}
-
-const fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]

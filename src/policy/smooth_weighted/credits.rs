@@ -1,6 +1,6 @@
 //! Credits of the endpoints, and how they carry over a change of the set.
 
-use crate::util::random::splitmix64;
+use crate::util::{fraction::gcd, random::splitmix64};
 
 /// One eligible endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,16 +186,6 @@ pub(super) fn scatter(mut entries: Vec<Entry>, seed: u64) -> Credits {
     }
     set_sum(&mut entries, 0);
     Credits::none(entries)
-}
-
-const fn gcd(mut a: u64, mut b: u64) -> u64 {
-    if a == 1 {
-        return 1;
-    }
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]
