@@ -1,7 +1,11 @@
 //! Where one call should not be sent.
 
-use super::{attempts::Attempts, guard::Guard, sequence::Sequence};
-use crate::cluster::{core::Occasion, node::NodeState};
+use super::{
+    attempts::Attempts,
+    guard::{Guard, Occasion},
+    sequence::Sequence,
+};
+use crate::cluster::{node::NodeState, snapshot::Snapshot};
 
 /// The endpoints that a call should not be sent to, and the state of its search for others.
 #[derive(Debug, Default)]
@@ -28,8 +32,11 @@ impl Exclusions {
         self.attempts.as_ref()
     }
 
-    pub(crate) fn excluded(&self) -> &[(u64, Occasion)] {
-        &self.excluded
+    /// Returns the index of the endpoint that the caller prefers, if it is a member.
+    pub(crate) fn preferred<T, B>(&self, snapshot: &Snapshot<T, B>) -> Option<usize> {
+        let name = self.attempts()?.preferred()?;
+        let mut nodes = snapshot.nodes.iter();
+        nodes.position(|node| node.state.name == name)
     }
 
     /// Excludes an endpoint on the occasion of its pick.

@@ -8,12 +8,9 @@ use std::{cell::LazyCell, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{
-        core::Occasion,
-        node::{Node, NodeState},
-    },
+    cluster::node::{Node, NodeState},
     health::{
-        evidence::{Admission, AdmissionKind, End, Report},
+        evidence::{Admission, AdmissionKind, End, Epoch, Report},
         outcome::Outcome,
     },
     load::bounded::Permit,
@@ -51,6 +48,11 @@ enum Stage {
     Judged(End),
     Closed,
 }
+
+/// An epoch of an endpoint, and a version of its service.
+///
+/// A call that excludes an endpoint excludes it on one occasion only.
+pub(crate) type Occasion = (Epoch, u32);
 
 /// The time of an end, read at its first use.
 type LazyNow = LazyCell<Instant>;

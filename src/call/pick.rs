@@ -218,7 +218,9 @@ impl<T, B> Search<'_, T, B> {
         B: Picker<Req>,
     {
         if sequence.begin(self.snapshot.generation) {
-            if let Some(index) = self.preferred() {
+            if let Some(index) = self.exclusions.preferred(self.snapshot)
+                && self.accepts(index)
+            {
                 return Ok(index);
             }
             let (index, _) = resolve(self.snapshot, picker.pick(request, cx), cx)?;
@@ -230,17 +232,6 @@ impl<T, B> Search<'_, T, B> {
         let (generation, most) = (self.snapshot.generation, self.snapshot.nodes.len());
         let found = sequence.next(generation, most, fill, |index| self.rank(index));
         found.ok_or(Missed::Closed(self.snapshot.counts))
-    }
-
-    /// Returns the member that the attempts prefer, if the call can use it.
-    fn preferred(&self) -> Option<usize> {
-        let name = self.exclusions.attempts()?.preferred()?;
-        let index = self
-            .snapshot
-            .nodes
-            .iter()
-            .position(|node| node.state.name == name)?;
-        self.accepts(index).then_some(index)
     }
 
     /// Returns whether the call can use a first choice, ready or not: the call polls it.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     Cluster, Locked,
     batch::Batch,
-    core::{Change, Effects, Input, Occasion, WordChange},
+    core::{Change, Effects, Input, WordChange},
     node::Node,
     prepare::Prepared,
 };
@@ -62,22 +62,18 @@ impl<T, P: Policy> Cluster<T, P> {
         }
     }
 
-    /// Starts a trial that is due: of the owner, if there is one, and of no excluded endpoint.
-    pub(crate) fn start_trial(
-        &self,
-        owner: Option<u64>,
-        excluded: &[(u64, Occasion)],
-        now: Instant,
-    ) -> Option<(Arc<Node<T>>, Epoch)> {
+    /// Returns endpoints whose trial is due, at most `most`.
+    pub(crate) fn due_trials(&self, most: usize, now: Instant) -> Vec<u64> {
+        lock(&self.locked).core.due_trials(now).take(most).collect()
+    }
+
+    /// Starts the trial of an endpoint, if it is due; returns the epoch of the trial.
+    pub(crate) fn start_trial(&self, id: u64, now: Instant) -> Option<(Arc<Node<T>>, Epoch)> {
         let mut locked = lock(&self.locked);
-        let effects = locked
-            .core
-            .update(now, Input::TrialWanted { owner, excluded });
-        let node = effects
-            .trial
-            .and_then(|(id, _)| locked.node(id).map(Arc::clone));
+        let effects = locked.core.update(now, Input::TrialWanted { id });
+        let node = locked.node(id).map(Arc::clone);
         let effects = self.apply(locked, effects, None, now);
-        node.zip(effects.trial.map(|(_, epoch)| epoch))
+        node.zip(effects.trial)
     }
 
     /// Does the work of passed deadlines: updates capacities, compares endpoints with their peers,

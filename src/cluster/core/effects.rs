@@ -16,8 +16,8 @@ pub(crate) struct Effects {
     pub(crate) left: Vec<u64>,
     /// The events, in order; empty without listeners.
     pub(crate) events: Vec<Event>,
-    /// The endpoint whose trial the call is.
-    pub(crate) trial: Option<(u64, Epoch)>,
+    /// The epoch of a trial that has started.
+    pub(crate) trial: Option<Epoch>,
     /// Whether the input applied to a member in its present epoch.
     pub(crate) applied: bool,
     /// The latency from which a call is slow, in nanoseconds, if that has changed.

@@ -27,12 +27,8 @@ pub(crate) enum Input<'a> {
         epoch: Epoch,
         duration: Option<Duration>,
     },
-    /// A call could be the trial of an ejected endpoint: of the owner of its key, if it has one,
-    /// and of none that it excludes on this occasion.
-    TrialWanted {
-        owner: Option<u64>,
-        excluded: &'a [(u64, Occasion)],
-    },
+    /// A call could be the trial of this ejected endpoint.
+    TrialWanted { id: u64 },
     /// The response of a trial has begun.
     TrialAnswered { id: u64, epoch: Epoch },
     /// A trial has ended.
@@ -48,8 +44,3 @@ pub(crate) enum Input<'a> {
     /// A deadline has passed. If an interval has ended, with the tallies of its calls by member.
     Time { interval: Option<Vec<Tally>> },
 }
-
-/// An epoch of an endpoint, and a version of its service.
-///
-/// A call that excludes an endpoint excludes it on one occasion only.
-pub(crate) type Occasion = (Epoch, u32);

@@ -90,7 +90,6 @@ impl Core {
 
     fn replace(&mut self, id: u64, weight: u32, traits: Traits) {
         let Some(i) = self.find(id) else { return };
-        self.records[i].version = self.records[i].version.wrapping_add(1);
         self.members[i].traits = traits;
         let former = std::mem::replace(&mut self.members[i].weight, weight);
         self.open_or_drain(i);

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::{
     effects::{Change, Effects, WordChange},
-    input::{Input, Occasion},
+    input::Input,
     members::MemberChange,
 };
 
@@ -69,8 +69,6 @@ pub(crate) struct Core {
 pub(crate) struct Record {
     /// The same as in the endpoint's health word.
     epoch: Epoch,
-    /// How often the service was replaced.
-    version: u32,
     pub(crate) ejections: Ejections,
     factors: Factors,
     patience: Patience,
@@ -129,7 +127,7 @@ impl Core {
                 epoch,
                 duration,
             } => self.pushed_back(id, epoch, duration, now),
-            Input::TrialWanted { owner, excluded } => self.start_trial(owner, excluded, now),
+            Input::TrialWanted { id } => self.start_trial(id, now),
             Input::TrialAnswered { id, epoch } => self.trial_answered(id, epoch, now),
             Input::TrialEnded { id, epoch, verdict } => self.trial_ended(id, epoch, verdict, now),
             Input::Checked { id, passes } => self.checked(id, passes, now),
@@ -236,6 +234,15 @@ impl Core {
         self.queue.first().map(|&(until, _)| until)
     }
 
+    /// Returns the endpoints whose trial is due, the longest due first.
+    pub(crate) fn due_trials(&self, now: Instant) -> impl Iterator<Item = u64> {
+        let due = self
+            .queue
+            .iter()
+            .take_while(move |(until, _)| *until <= now);
+        due.map(|&(_, id)| id)
+    }
+
     /// Returns when the first trial after an instant is due.
     pub(crate) fn next_trial_after(&self, instant: Instant) -> Option<Instant> {
         let later = (Bound::Excluded((instant, u64::MAX)), Bound::Unbounded);
@@ -257,7 +264,6 @@ impl Record {
     fn new(now: Instant) -> Self {
         Self {
             epoch: Epoch::default(),
-            version: 0,
             ejections: Ejections::new(now),
             factors: Factors::default(),
             patience: Patience::default(),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Change, Core, Occasion};
+use super::{Change, Core};
 use crate::{
     event::{Cause, Event},
     health::{
@@ -94,31 +94,20 @@ impl Core {
         self.start_ramp(i, now);
     }
 
-    /// Starts a trial that is due, if there is one for the call.
-    pub(super) fn start_trial(
-        &mut self,
-        owner: Option<u64>,
-        excluded: &[(u64, Occasion)],
-        now: Instant,
-    ) {
-        let due = self.queue.iter().take_while(|(until, _)| *until <= now);
-        let found = due.copied().find(|&(_, id)| {
-            owner.is_none_or(|owner| owner == id) && !self.is_excluded(id, excluded)
-        });
-        let Some((until, id)) = found else { return };
+    /// Starts the trial of an endpoint, if it is due.
+    pub(super) fn start_trial(&mut self, id: u64, now: Instant) {
         let Some(i) = self.find(id) else { return };
-        self.queue.remove(&(until, id));
+        let due = self.records[i].trial_due();
+        let Some(until) = due.filter(|&until| until <= now) else {
+            return;
+        };
+        if !self.queue.remove(&(until, id)) {
+            return;
+        }
         self.records[i].ejections.start_trial(now);
-        self.effects.trial = Some((id, self.records[i].epoch));
+        self.effects.trial = Some(self.records[i].epoch);
         let endpoint = Arc::clone(&self.members[i].name);
         self.add_event(|| Event::OnTrial { endpoint });
-    }
-
-    fn is_excluded(&self, id: u64, excluded: &[(u64, Occasion)]) -> bool {
-        self.find(id).is_none_or(|i| {
-            let occasion = (self.records[i].epoch, self.records[i].version);
-            excluded.contains(&(id, occasion))
-        })
     }
 
     /// Finds a member that is on trial. None if another call has made and ended the trial since.

@@ -382,7 +382,7 @@ async fn room_comes_before_untried_and_untried_before_ready() {
 /// Retries draw tickets, so with two endpoints and one retry for each request all first attempts
 /// go to the same one.
 #[tokio::test(start_paused = true)]
-#[ignore = "fails: the open case f22, retries move the rotation"]
+#[ignore = "open: a retry draws a ticket and moves the rotation (case f22)"]
 async fn first_attempts_stay_even_whatever_is_retried() {
     for n in [2, 3, 4, 7] {
         for retries in 0..4 {
@@ -421,7 +421,6 @@ async fn due<P: Policy<Picker: Picker<()>>>(health: Health, policy: P) -> Bed<P>
 /// The trial of an ejected endpoint does not look at what the call avoids, though others are
 /// eligible.
 #[tokio::test(start_paused = true)]
-#[ignore = "fails: a call is the trial of an endpoint that it avoids"]
 async fn a_call_is_no_trial_of_an_endpoint_that_it_avoids() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (probes, _handle, mut balance) = due(eject1(), policy).await;
@@ -437,7 +436,6 @@ async fn a_call_is_no_trial_of_an_endpoint_that_it_avoids() {
 
 /// A trial that is due takes the call away from the endpoint that it prefers, which is in service.
 #[tokio::test(start_paused = true)]
-#[ignore = "fails: a call that prefers an endpoint becomes the trial of another"]
 async fn a_call_goes_to_the_preferred_endpoint_also_while_a_trial_is_due() {
     async fn case<P: Policy<Picker: Picker<()>>>(policy: P) {
         let (probes, _handle, mut balance) = due(eject1(), policy).await;
@@ -475,7 +473,6 @@ async fn a_retry_is_a_trial_only_if_nothing_is_eligible() {
 
 /// A trial goes to an endpoint that is in panic mode at its bound, though another has room.
 #[tokio::test(start_paused = true)]
-#[ignore = "fails: the trial of a request without an owner does not look at the bound"]
 async fn a_trial_in_panic_mode_keeps_the_bound() {
     let policy = Offers::new(
         |_| PickResult::Any,
@@ -623,7 +620,7 @@ async fn what_is_preferred_and_avoided_or_unknown_fails_no_call() {
 /// A call of a listener, in the moment before a trial is sent, takes the last place at its
 /// endpoint, and the trial is sent all the same.
 #[tokio::test(start_paused = true)]
-#[ignore = "fails: the bound is read before the trial is claimed, and not again"]
+#[ignore = "open: the bound is read before the trial is claimed, and not again"]
 async fn a_trial_and_a_call_in_the_same_moment_keep_the_bound() {
     type Shared = Arc<Mutex<Option<Balance<Direct<Probe>, Binds>>>>;
     type Held = Arc<Mutex<Vec<Spawn<<Balance<Direct<Probe>, Binds> as Service<()>>::Future>>>>;
