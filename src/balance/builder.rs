@@ -112,7 +112,8 @@ impl<J> Builder<J> {
     /// Sets how long calls wait for the first endpoints. Default: 5 s.
     ///
     /// Also how long they wait while the set is empty, if [`wait_when_empty`](Self::wait_when_empty)
-    /// is on. At most a year.
+    /// is on. At most a year. Outside a tokio runtime, or in one without a time driver, the wait has no
+    /// timeout.
     pub fn wait_for_endpoints(mut self, timeout: Duration) -> Self {
         self.settings.wait_for_endpoints = timeout;
         self
@@ -125,6 +126,8 @@ impl<J> Builder<J> {
     }
 
     /// Sets how long calls wait while no endpoint is ready. Default: 30 s; at most a year.
+    ///
+    /// Outside a tokio runtime, or in one without a time driver, the wait has no timeout.
     pub fn wait_for_ready(mut self, timeout: Duration) -> Self {
         self.settings.wait_for_ready = timeout;
         self

@@ -130,9 +130,15 @@ impl<T, P: Policy, C, J> Balance<T, P, C, J> {
 
     /// Waits until the set has at least `count` endpoints, drained ones included.
     ///
+    /// The wait has no timeout.
+    ///
     /// # Errors
     ///
-    /// Fails with the error of discovery, or if discovery has ended with fewer endpoints.
+    /// Fails with [`ErrorKind::Empty`](crate::error::ErrorKind::Empty) if discovery has yielded an error
+    /// since its last change, and with
+    /// [`ErrorKind::DiscoveryEnded`](crate::error::ErrorKind::DiscoveryEnded) if discovery has ended with
+    /// fewer endpoints. The kinds are the same if the set has some endpoints, and the messages then still
+    /// say that there are none; [`Error::counts`] has the number.
     pub async fn ready_when(&self, count: usize) -> Result<(), Error> {
         self.cluster.ready_when(count).await
     }

@@ -1,4 +1,4 @@
-//! One call, from the pick of its endpoint to the report of its end.
+//! When a call is over and what its result means: the judges, and the response future.
 
 pub(crate) mod attempts;
 pub(crate) mod deadline;

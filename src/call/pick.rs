@@ -55,7 +55,8 @@ pub(crate) enum Missed {
 }
 
 /// How many snapshots a pick reads at most. A newer one may have an endpoint for the call; the
-/// number is small, so that a pick never loops while endpoints change quickly.
+/// number is small, so that a pick never loops while endpoints change quickly. 3 is a choice: the
+/// present one, the one after a publication or a renewal, and one more.
 const SNAPSHOTS: usize = 3;
 
 /// Picks an endpoint and counts the call as in flight there.

@@ -15,7 +15,9 @@
 //! - An endpoint counts as healthy until its checks have failed, also a new one.
 //! - [`max_ejected`](crate::Health::max_ejected), [`panic_mode`](crate::Health::panic_mode) and the
 //!   rule that the only endpoint is never ejected hold for both together. In panic mode calls also go
-//!   to endpoints that were ejected by checks, but only checks end those ejections.
+//!   to endpoints that were ejected by checks, but a success does not end those ejections. Checks end
+//!   them, and so does a change of the set or of a weight after which more endpoints are ejected than
+//!   `max_ejected` allows.
 //!
 //! ```
 //! use counterpoise::{checks::Checks, discover, policy::RoundRobin, Balance, Direct, Endpoint};

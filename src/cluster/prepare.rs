@@ -15,7 +15,8 @@ pub(crate) struct Prepared<B> {
     eligible: Vec<u32>,
 }
 
-/// From this many members on, the picker for a batch of discovery is built outside the lock.
+/// From this many members on, the picker for a batch of discovery is built outside the lock. The number
+/// is a choice: builds of smaller sets hold the lock for a short time only.
 const LARGE: usize = 1_024;
 
 impl<T, P: Policy> Cluster<T, P> {

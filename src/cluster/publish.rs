@@ -115,6 +115,8 @@ impl<T, P: Policy> Cluster<T, P> {
 
     /// Returns whether a transition may be gathered: in a large set that was just published, while
     /// less than an eighth of the eligible endpoints has changed and panic mode has not.
+    ///
+    /// An eighth is a choice: most picks then still need no second candidate.
     fn may_gather(&self, locked: &Locked<T>, now: Instant) -> bool {
         let snapshot = self.snapshot.load();
         snapshot.nodes.len() > SMALL

@@ -50,9 +50,15 @@ pub enum ErrorKind {
     Call,
     /// The service of the last candidate failed to become ready. The request was not sent.
     ReadyFailed,
-    /// No endpoint became ready within the ready timeout. The request was not sent.
+    /// No endpoint became ready within [`wait_for_ready`](crate::Builder::wait_for_ready), or no
+    /// endpoint in service could take the call within
+    /// [`wait_for_endpoints`](crate::Builder::wait_for_endpoints). The request was not sent.
     ReadyTimeout,
-    /// The set is empty, or discovery has yielded no endpoint within the ready timeout.
+    /// The set is empty, or discovery has yielded no endpoint within
+    /// [`wait_for_endpoints`](crate::Builder::wait_for_endpoints).
+    ///
+    /// [`Balance::ready_when`](crate::Balance::ready_when) fails with it if discovery yields an error,
+    /// also if the set is not empty.
     Empty,
     /// Every endpoint has a weight or a capacity of zero.
     Drained,
@@ -60,6 +66,9 @@ pub enum ErrorKind {
     /// [`panic_below`](crate::Health::panic_below) allows.
     Ejected,
     /// Discovery has ended or was stopped, and the set is empty.
+    ///
+    /// [`Balance::ready_when`](crate::Balance::ready_when) fails with it also if the set is smaller than
+    /// requested.
     DiscoveryEnded,
     /// The number of waiting calls is at its limit.
     TooManyWaiting,

@@ -16,7 +16,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Returns how many calls were sent.
+    /// Returns how many calls are in flight or have ended.
     pub(crate) const fn picks(&self) -> u64 {
         let Self {
             in_flight,

@@ -211,7 +211,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts the end of a call, unless the request was never sent.
+    /// Counts the end of a call, unless it is [`End::Unsent`]. A request that was not sent because the
+    /// endpoint failed to become ready, or because its code panicked, ends in a failure and is counted.
     #[inline]
     pub(crate) fn count(&self, end: End) {
         let counter = match end {

@@ -1,6 +1,7 @@
-//! The health of one endpoint: settings, outcomes, ejection, and the effective weight.
-//!
-//! The rules are pure: time, random numbers and settings are arguments.
+//! Settings of [`Health`](crate::Health): outlier detection, panic mode, and what lowers the weight of
+//! an endpoint.
+
+// The rules are pure: time, random numbers and settings are arguments.
 
 pub(crate) mod capacity;
 pub(crate) mod classify;

@@ -9,12 +9,13 @@ use crate::error::ConfigError;
 /// [interval](crate::Health::interval), each endpoint in service is compared with the rest, the worst
 /// first. It is ejected if its share of failed calls exceeds that of the rest by more than `margin`,
 /// and if Fisher's exact test makes an accident improbable: in a set of equal endpoints of any size,
-/// an interval ejects any endpoint with a probability of at most `false_ejections`. The test takes
-/// the number of calls into account, so it also works with two or three endpoints, and if a third of
-/// them fails. If all endpoints fail alike, none is ejected. An endpoint or a rest with fewer calls
+/// an interval ejects any endpoint with a probability of at most `false_ejections`, for each kind of
+/// test. The test takes the number of calls into account, so it also works with two or three endpoints,
+/// and if a third of them fails. If all endpoints fail alike, none is ejected. An endpoint or a rest with fewer calls
 /// than `min_calls` is not compared, so the last endpoint is never ejected.
 ///
-/// [`slower_than`](Self::slower_than) compares the shares of slow calls in the same way.
+/// [`slower_than`](Self::slower_than) adds a second kind of test: it compares the shares of slow calls in
+/// the same way, with the whole of `false_ejections` for itself.
 ///
 /// # How many failures eject
 ///
@@ -29,8 +30,8 @@ use crate::error::ConfigError;
 ///
 /// The number is about ln(n / `false_ejections`) / ln n for n endpoints, and more than `margin` of the
 /// calls. If calls are rare, a longer [interval](crate::Health::interval) or a greater
-/// `false_ejections` helps. The default of 0.0001 is at most one false ejection a day with intervals
-/// of 10 s.
+/// `false_ejections` helps. The default of 0.0001 is at most one false ejection a day, for each kind
+/// of test, with intervals of 10 s.
 ///
 /// # Other settings
 ///
@@ -110,8 +111,8 @@ impl OutlierDetection {
         self
     }
 
-    /// Sets the greatest probability that an interval ejects an endpoint of a set of equal ones.
-    /// Default: 0.0001.
+    /// Sets the greatest probability that an interval ejects an endpoint of a set of equal ones, for
+    /// each kind of test. Default: 0.0001.
     pub const fn false_ejections(mut self, chance: f64) -> Self {
         self.false_ejections = chance;
         self
@@ -121,7 +122,9 @@ impl OutlierDetection {
     ///
     /// A call is slow if it succeeds and takes more than `times` the mean latency of the median
     /// endpoint in the interval before; of an even number of endpoints, the faster one of the middle
-    /// two.
+    /// two. An endpoint without a success in that interval has no mean and is left out; with
+    /// [`latency_weights`](crate::Health::latency_weights), so is one with fewer successes than
+    /// [`LatencyWeights::min_calls`](super::LatencyWeights::min_calls).
     pub const fn slower_than(mut self, times: f64) -> Self {
         self.slower_than = Some(times);
         self

@@ -18,8 +18,8 @@ use crate::{
 /// |---|---|
 /// | succeeds | the endpoint recovers, or the next trial follows if more [`trial_successes`](Self::trial_successes) are needed |
 /// | fails, or is dropped at the age of [`drop_counts_after`](Self::drop_counts_after) or later | a longer period |
-/// | is pushed back | the next trial after `base_ejection`, or after the time that the endpoint requested if that is longer |
-/// | is neutral, or is dropped earlier | the next trial after a pause, which doubles from a hundredth of `base_ejection` up to all of it |
+/// | is pushed back | the next trial after `base_ejection`, or after the time that the endpoint requested, at most `max_ejection`, if that is longer |
+/// | is neutral, or is dropped earlier | the next trial after a pause, at most `max_ejection`: the duration of the trial, and a part of `base_ejection` that doubles each time from a hundredth up to all of it |
 /// | could not be sent | the next call is the trial |
 ///
 /// | setting | default | accepted |
@@ -83,7 +83,7 @@ pub struct Health {
 #[non_exhaustive]
 pub enum PanicMode {
     /// Calls go to all endpoints with a weight, also to ejected ones. A success ends the ejection
-    /// of its endpoint at once.
+    /// of its endpoint at once, unless active checks keep the endpoint out.
     UseAll,
     /// Calls fail at once until an endpoint recovers, except for the trials.
     Fail,
@@ -118,9 +118,9 @@ impl Health {
         Self::default()
     }
 
-    /// Creates settings that eject no endpoint and ignore push-back.
+    /// Creates settings that eject no endpoint because of its calls, and ignore push-back.
     ///
-    /// The statistics still count outcomes.
+    /// Active checks still eject, and the statistics still count outcomes.
     pub fn off() -> Self {
         Self {
             ejects: false,

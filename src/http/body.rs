@@ -180,7 +180,7 @@ fn track<K: ClassifyBody<B, Err>, B: Body, Err>(
 pin_project! {
     /// A response body that ends its call.
     ///
-    /// Data, trailers, size hint and errors are those of the body inside. To drop it ends the call. A
+    /// Data, trailers, size hint and errors are those of the body inside. Dropping it ends the call. A
     /// body from `Default` belongs to no call.
     pub struct Tracked<B, E: ClassifyEnd> {
         #[pin]

@@ -20,8 +20,8 @@ use crate::health::{classify::Classify, outcome::Outcome};
 /// | `OK`, and refusals of the application: `NOT_FOUND`, `PERMISSION_DENIED`, … | success |
 /// | no status, in neither place | neutral |
 ///
-/// A response with another HTTP status than 200 is not gRPC and counts as gRPC clients map it: 429
-/// is overload, 401 and 403 are successes, and all others failures.
+/// A response with another HTTP status than 200 is not gRPC: 429 is overload, 401 and 403 are
+/// successes, and all others are failures.
 ///
 /// With a message the status comes in the trailers, after the body: only
 /// [`AtBodyEnd`](super::AtBodyEnd) reads it, the default for [`GrpcChannel`](super::GrpcChannel).

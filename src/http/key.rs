@@ -48,24 +48,24 @@ pub const fn host() -> Host {
     Host
 }
 
-/// See [`header()`].
+/// The affinity that [`header()`] returns.
 #[derive(Debug, Clone)]
 pub struct Header(Option<HeaderName>);
 
-/// See [`path()`].
+/// The affinity that [`path()`] returns.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Path;
 
-/// See [`query()`].
+/// The affinity that [`query()`] returns.
 #[derive(Debug, Clone)]
 pub struct Query(String);
 
-/// See [`cookie()`].
+/// The affinity that [`cookie()`] returns.
 #[derive(Debug, Clone)]
 pub struct Cookie(String);
 
-/// See [`host()`].
+/// The affinity that [`host()`] returns.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Host;
@@ -78,7 +78,7 @@ impl<S: Structure + Default> Keyed<Header, S> {
     }
 }
 
-/// An HTTP request with a key. Sealed: implemented for `http::Request` and
+/// An HTTP request from which a key can be read. Sealed: implemented for `http::Request` and
 /// `reqwest::Request`.
 pub trait HttpRequest: sealed::HttpRequest {}
 

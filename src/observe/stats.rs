@@ -82,7 +82,10 @@ pub struct EndpointStats {
     /// How many calls were sent here and have not ended. [`Builder::judge`](crate::Builder::judge)
     /// explains when a call ends.
     pub in_flight: u64,
-    /// How many calls were sent here.
+    /// How many calls are in flight here or have ended.
+    ///
+    /// Calls whose request was not sent are counted if the endpoint failed to become ready or its code
+    /// panicked: they have ended in failure.
     pub picks: u64,
     /// How many calls ended in success.
     pub successes: u64,
@@ -96,7 +99,8 @@ pub struct EndpointStats {
     ///
     /// For health, a call that was dropped late and without a response counts as a failure.
     pub drops: u64,
-    /// How many calls have failed since the last success.
+    /// How many failures in a row count towards an ejection. Zero after a success, an ejection and a
+    /// recovery.
     pub consecutive_failures: u32,
     /// How often the endpoint was ejected because of its calls.
     pub ejections: u64,

@@ -84,7 +84,8 @@ impl Candidates {
         self.indexes.len() >= self.most
     }
 
-    /// Binds the request to its first candidate that has a weight, healthy or not.
+    /// Binds the request to its first candidate that has a weight and a capacity above zero and, under a
+    /// bound, room for the call, healthy or not.
     ///
     /// A bound request can be the trial of that endpoint alone; without a candidate, of none. A
     /// request that is not bound can be the trial of any ejected endpoint.

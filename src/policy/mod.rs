@@ -1,9 +1,10 @@
 //! Policies: how an endpoint is picked.
 //!
-//! A [`Policy`] builds a [`Picker`] from the members each time the set changes; it does not see
-//! requests. The picker picks from the request and a [`PickContext`]. Both are pure: a picker
-//! depends on the members, and a pick on the picker, the request and the context, so that every pick
-//! can be repeated.
+//! A [`Policy`] builds a [`Picker`] from the members when the set changes; it does not see requests.
+//! The picker picks from the request and a [`PickContext`]. Neither reads a clock or makes random
+//! numbers: a picker depends on the members and the former picker, and a pick on the picker, the
+//! request and the context. A picker may hold a position that each pick advances, as that of
+//! [`SmoothWeighted`] does.
 
 pub mod affinity;
 mod boxed;
@@ -85,14 +86,18 @@ pub use weighted_random::WeightedRandom;
             `BoxPolicy`, or implement `Policy` for `{Self}` and `Picker` for what it builds"
 )]
 pub trait Policy: Send + Sync + 'static {
-    /// The type of the pickers. A picker is immutable and belongs to one snapshot.
+    /// The type of the pickers. A picker belongs to one snapshot, and concurrent picks share it.
     type Picker: Send + Sync + 'static;
 
     /// Builds the picker for the members as they are now.
     ///
-    /// `previous` is the picker of the last snapshot, for state to carry over. Called once for each
-    /// change of the eligible endpoints or their weights, not for requests. It may run under the lock
-    /// that orders the changes, so it must not call the balancer.
+    /// `previous` has the state to carry over. It is the picker of the last snapshot, or one that was
+    /// built ahead for a batch of discovery and does not fit because the members have changed since.
+    ///
+    /// Called when members, weights, capacities or health have changed, and after
+    /// [`PickResult::Renew`], not for each request. Changes that are published together have one build;
+    /// a change whose picker was built ahead may have two. It may run under the lock that orders the
+    /// changes, so it must not call the balancer.
     ///
     /// If it panics, the panic is counted in the [statistics](crate::Stats), the former picker stays
     /// in use, and the next change builds again.

@@ -80,8 +80,8 @@ impl Needs {
 
     /// Has every picker built outside the lock, for builds that take milliseconds or longer.
     ///
-    /// The build then runs on a thread for blocking work where a tokio runtime has one. Default: so
-    /// for large sets only.
+    /// The build then runs on a thread for blocking work where a tokio runtime has one. Default:
+    /// only from 1,024 members on.
     pub const fn slow_build(self) -> Self {
         self.slow_build_from(0)
     }

@@ -2,7 +2,7 @@
 
 use super::{PickContext, cutpoints::Cutpoints};
 
-/// How many endpoints are drawn at most: further ones hardly improve the pick.
+/// How many endpoints are drawn at most. 16 is a choice: further ones hardly improve the pick.
 pub(super) const MOST: usize = 16;
 
 /// The endpoints that one pick has drawn: spans of numbers, in rising order.

@@ -20,10 +20,12 @@ use super::{
 ///
 /// A failed or overloaded call counts as ten times the usual latency of the set and at least twice
 /// the greatest of the recent past, or as [`penalty`](Self::penalty); in any case as no less than
-/// the present estimate. For the time of the decay it also counts as one call in flight: otherwise,
-/// with many calls at the others, an endpoint that fails at once and so holds none would have the
-/// lower cost. Before the first success each failure doubles the latency, up to 10 s. A dropped call
-/// counts as no less than it took, and never lowers the latency.
+/// the present estimate. A failed call also counts as one call in flight, and this count decays to 1/e
+/// in the time of the decay: otherwise, with many calls at the others, an endpoint that fails at once
+/// and so holds none would have the lower cost. Before the first success each failure doubles the
+/// latency, up to 10 s. A call that is dropped before its response, at the age of
+/// [`drop_counts_after`](crate::Health::drop_counts_after) or later, counts as failed. Any other
+/// dropped call counts as no less than it took, and never lowers the latency.
 ///
 /// Without calls an endpoint's latency decays to half of the usual one in the set, so that after a
 /// penalty or a slow call it gets calls again, but not those of all callers at once. A new endpoint

@@ -19,6 +19,9 @@ pub(crate) fn trim<T>(list: &mut Vec<T>) {
 }
 
 /// Returns whether a collection has more than eight times the memory that it needs.
+///
+/// Both numbers are choices: up to 64 entries there is little to free, and with a factor of eight a
+/// collection that grows and shrinks is rarely reallocated.
 pub(crate) const fn is_roomy(len: usize, capacity: usize) -> bool {
     capacity > 64 && capacity / 8 > len
 }

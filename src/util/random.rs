@@ -18,6 +18,9 @@ pub(crate) const fn splitmix64(seed: u64) -> u64 {
 }
 
 /// Returns the n-th random number that follows from one; the 0-th is that one itself.
+///
+/// The factor is odd, so that no two n above 0 give the same number, and is not the step of [`splitmix64`]. Its
+/// other bits are a choice.
 #[inline]
 pub(crate) const fn scramble(random: u64, nth: u64) -> u64 {
     if nth == 0 {

@@ -57,7 +57,7 @@ impl<A> HashMod<A> {
     /// Chooses as nginx's `hash …` (without `consistent`) does, bit for bit.
     ///
     /// The endpoints must join in the order of nginx's configuration. As in nginx the order
-    /// of a key is made by hashing it again with the number of the try; after 20 tries
+    /// of a key is made by hashing it again with the number of the try; after 21 tries
     /// the request goes to any eligible endpoint (nginx: by weight). As in nginx a request with an
     /// empty key has no key.
     #[must_use]
@@ -67,6 +67,8 @@ impl<A> HashMod<A> {
     }
 
     /// Sets the hash function of keys. Default: xxHash64 with seed 0.
+    ///
+    /// With [`nginx`](Self::nginx) it has no effect.
     #[must_use]
     pub fn hash_with(mut self, hash: fn(&[u8]) -> u64) -> Self {
         self.structure_mut().hash = hash;
@@ -91,7 +93,8 @@ impl SpanMap {
     }
 }
 
-/// How often a key is hashed anew before the other endpoints follow in order: as often as in nginx.
+/// How often a key is hashed anew after its first try, before the other endpoints follow in order: as
+/// often as in nginx.
 const TRIES: u64 = 20;
 
 impl Spans {

@@ -80,7 +80,7 @@ impl<S: Structure> KeyMap<S> {
     }
 
     /// Returns the endpoints in the order in which they would be chosen for a key, each once.
-    /// Those without weight are not in it. (nginx's order ends after 20 points.)
+    /// Those without weight are not in it. (nginx's order ends after 21 points or tries.)
     #[must_use]
     pub fn owners(&self, key: &[u8]) -> Vec<&str> {
         let mut owners = Vec::new();

@@ -68,12 +68,12 @@ impl Entry {
     }
 }
 
-/// Returns -ln(x / 2^64) of a number, for 0 that of 1/2.
+/// Returns -ln(x / 2^53), where x is the top 53 bits of the number with the lowest of them set.
 ///
 /// Made from additions, multiplications and divisions alone, which give the same results on every
 /// platform; the library's logarithm may differ in the last place.
 fn minus_ln(random: u64) -> f64 {
-    // 53 bits, which an `f64` holds exactly; odd, so never zero.
+    // 53 bits, which an `f64` holds exactly. The lowest is set, so they are never zero.
     let number = (random >> 11) | 1;
     let zeros = number.leading_zeros() - 11;
     // number = mantissa × 2^(52 - zeros), mantissa in [1, 2)
