@@ -96,7 +96,8 @@ pub struct EndpointStats {
     ///
     /// For health, a call that was dropped late and without a response counts as a failure.
     pub drops: u64,
-    /// How many calls have failed since the last success.
+    /// How many calls have failed since the last success, ejection or return: 0 right after an
+    /// ejection.
     pub consecutive_failures: u32,
     /// How often the endpoint was ejected because of its calls.
     pub ejections: u64,
