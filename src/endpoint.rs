@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 /// One endpoint of the set: a target with a weight, a tier, a zone and labels.
 ///
 /// Discovery yields endpoints by key, as
-/// [`Change<K, Endpoint<T>>`](tower::discover::Change).
+/// [`Change<K, Endpoint<T>>`](https://docs.rs/tower/0.5/tower/discover/enum.Change.html).
 ///
 /// ```
 /// use counterpoise::{Direct, Endpoint};

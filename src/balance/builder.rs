@@ -79,8 +79,11 @@ impl<J> Builder<J> {
 
     /// Sets a closure as the classifier of results, as [`classify`](Self::classify) does.
     ///
-    /// The types of its argument must be written out: `|result: Result<&Response, &Error>| …`.
-    /// Default: the judge of the target, see [`Implied`].
+    /// Write the types of its argument out, `|result: Result<&Response, &Error>| …`: closures that
+    /// look into the response need them. The closure must be `Clone`. To name the type of the
+    /// balancer, in a struct say, give a function pointer: `J` is then
+    /// `AtHead<fn(Result<&Response, &Error>) -> Outcome>`. Default: the judge of the target, see
+    /// [`Implied`].
     pub fn classify_fn<Res, Err, F>(self, classify: F) -> Builder<AtHead<F>>
     where
         F: Fn(Result<&Res, &Err>) -> Outcome + Classify<Res, Err>,

@@ -21,8 +21,10 @@ tokio::task_local! {
 ///
 /// A balancer that is called inside [`scope`](Self::scope) adds each endpoint that it sends the
 /// request to, and prefers endpoints that are not in the list. So a retry goes to another endpoint
-/// while there is one. [`AttemptsLayer`] opens a scope for each request. Requests may be of any
-/// type.
+/// while there is one. Requests may be of any type.
+///
+/// [`AttemptsLayer`] opens a scope of its own for each request, in which an outer list has no
+/// effect and stays empty: use one or the other.
 ///
 /// The scope is a task-local value: a
 /// [`Buffer`](https://docs.rs/tower/0.5/tower/buffer/struct.Buffer.html) between scope and balancer
@@ -33,7 +35,7 @@ tokio::task_local! {
 /// use counterpoise::Attempts;
 ///
 /// let attempts = Attempts::new();
-/// let response = attempts.scope(async { /* call the client */ }).await;
+/// let response = attempts.scope(async { /* call a stack without `AttemptsLayer` */ }).await;
 /// println!("answered by {:?}", attempts.names().last());
 /// # }
 /// ```
@@ -88,7 +90,9 @@ impl Attempts {
 
     /// Avoids the endpoint of this name, as if the request had been sent there before.
     ///
-    /// Calls go there only if there is no other. Default: none.
+    /// Calls go there only if every other endpoint is out of service, not ready, at its bound, or
+    /// was tried or avoided too. If all were tried or avoided, each of them may be taken. Default:
+    /// none.
     pub fn avoid(&self, endpoint: impl Into<Arc<str>>) {
         lock(&self.0).avoided.push(endpoint.into());
     }
@@ -134,6 +138,9 @@ impl fmt::Debug for Attempts {
 }
 
 /// Opens a scope of [`Attempts`] for each request; belongs above a retry layer.
+///
+/// The scope hides an outer one, so [`Attempts`] opened above this layer have no effect and stay
+/// empty.
 ///
 /// ```
 /// use counterpoise::AttemptsLayer;

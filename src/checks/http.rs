@@ -12,8 +12,10 @@ use crate::{endpoint::Target, error::BoxError};
 ///
 /// 429 passes because an endpoint that pushes back works. The body is dropped unread.
 ///
-/// The client is a service of [`http::Request`], and the body of the request is `B::default()`. With
-/// a client of their own, the checks share no connections with the calls.
+/// The client is a service of
+/// [`http::Request`](https://docs.rs/http/1/http/request/struct.Request.html), and the body of the
+/// request is `B::default()`. With a client of their own, the checks share no connections with the
+/// calls.
 ///
 /// ```
 /// use counterpoise::checks::{self, Checks};

@@ -90,7 +90,8 @@ struct Pending<T> {
 impl<K: Hash + Eq + Clone, T> Handle<K, T> {
     /// Inserts an endpoint.
     ///
-    /// If the key is a member, its target, weight and traits are replaced; health and load stay.
+    /// If the set has the key, the endpoint's target, weight, tier, zone and labels are replaced;
+    /// its health and load stay.
     pub fn insert(&self, key: K, endpoint: Endpoint<T>) {
         self.change(|shared| Vec::from_iter(shared.insert(key, endpoint)));
     }

@@ -8,7 +8,8 @@ use crate::{endpoint::Endpoint, error::BoxError};
 
 /// A stream of changes of the set of endpoints.
 ///
-/// Implemented for each `Stream` (and tower [`Discover`]) of `Result<Change<K, Endpoint<T>>, E>`:
+/// Implemented for each `Stream` of `Result<Change<K, Endpoint<T>>, E>`, and so for each tower
+/// [`Discover`](https://docs.rs/tower/0.5/tower/discover/trait.Discover.html) of `Endpoint<T>`:
 ///
 /// - `K`, the key, identifies an endpoint in the set. Its `Display` is the name of the endpoint in
 ///   errors, events and statistics.

@@ -19,7 +19,7 @@ use crate::{
 /// | succeeds | the endpoint recovers, or the next trial follows if more [`trial_successes`](Self::trial_successes) are needed |
 /// | fails, or is dropped at the age of [`drop_counts_after`](Self::drop_counts_after) or later | a longer period |
 /// | is pushed back | the next trial after `base_ejection`, or after the time that the endpoint requested, at most `max_ejection`, if that is longer |
-/// | is neutral, or is dropped earlier | the next trial after a pause, at most `max_ejection`: the duration of the trial, and a part of `base_ejection` that doubles each time from a hundredth up to all of it |
+/// | is neutral, or is dropped earlier | the next trial after a pause: as long as the trial took, and a hundredth of `base_ejection` more; that addition doubles each time, up to `base_ejection`; at most `max_ejection` |
 /// | could not be sent | the next call is the trial |
 ///
 /// | setting | default | accepted |
@@ -40,8 +40,9 @@ use crate::{
 /// | `latency_weights` | off | [`LatencyWeights`] |
 /// | `interval` | 10 s | a millisecond to a year |
 ///
-/// By default a call ends with the head of its response. `http::AtBodyEnd` judges a streamed body,
-/// too: see [`Builder::judge`](crate::Builder::judge).
+/// When a call ends depends on the target: over `Direct` and `http::Origin` at the head of its
+/// response, over `http::GrpcChannel` at the end of the body.
+/// [`Builder::judge`](crate::Builder::judge) sets another rule.
 ///
 /// # Errors
 ///

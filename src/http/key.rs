@@ -1,6 +1,7 @@
 //! Affinity keys of HTTP requests.
 //!
-//! Each works on [`http::Request`] and, with the feature `reqwest`, on `reqwest::Request`.
+//! Each works on [`http::Request`](https://docs.rs/http/1/http/request/struct.Request.html) and,
+//! with the feature `reqwest`, on `reqwest::Request`.
 //! [`Combine`](crate::policy::affinity::Combine) makes one key of two.
 //!
 //! ```

@@ -5,15 +5,17 @@
 //!
 //! # TLS
 //!
-//! A client checks the TLS certificate against the name in the URL. For `http://`, and for endpoints
-//! with certificates of their own names, use one shared client and an `Origin` per endpoint. For
-//! several IP addresses behind *one* TLS name the URL must keep the name: give each endpoint a client
-//! of its own, in which the name resolves to that address, with [`Direct`](crate::Direct):
+//! A client checks the TLS certificate against the name in the URL. For `http://`, and for
+//! endpoints with certificates of their own names, use one shared client and an `Origin` per
+//! endpoint. For several IP addresses behind *one* TLS name the URL must keep the name: give each
+//! endpoint a client of its own, in which the name resolves to that address, with
+//! [`Direct`](crate::Direct). By itself `Direct` counts only errors as failures; the classifier
+//! [`Status`] adds 5xx and push-back:
 //!
 //! ```
 //! # #[cfg(feature = "reqwest")]
-//! # fn endpoints() -> Result<(), reqwest::Error> {
-//! use counterpoise::{discover, policy::RoundRobin, Balance, Direct, Endpoint};
+//! # fn endpoints() -> Result<(), Box<dyn std::error::Error>> {
+//! use counterpoise::{discover, http::Status, policy::RoundRobin, Builder, Direct, Endpoint};
 //! use std::net::SocketAddr;
 //!
 //! let addresses = [SocketAddr::from(([10, 0, 0, 1], 443)), SocketAddr::from(([10, 0, 0, 2], 443))];
@@ -23,7 +25,8 @@
 //!     endpoints.push((address, Endpoint::new(Direct(client))));
 //! }
 //! // Requests to https://api.example.com/ are spread over both addresses.
-//! let client = Balance::new(discover::list(endpoints), RoundRobin::new());
+//! let builder = Builder::new().classify(Status::new());
+//! let client = builder.balance(discover::list(endpoints), RoundRobin::new())?;
 //! # Ok(())
 //! # }
 //! ```

@@ -14,8 +14,10 @@ use http::{
 /// path if there is one. A `Host` header of the request stays; without one the client sends the
 /// endpoint's authority, or, with [`preserve_host`](Self::preserve_host), that of the request's URL.
 ///
-/// Works with clients of [`http::Request`], such as hyper-util's, and with the feature
-/// `reqwest` for `reqwest::Client`. See the [module](crate::http) on TLS.
+/// Works with clients of
+/// [`http::Request`](https://docs.rs/http/1/http/request/struct.Request.html), such as
+/// hyper-util's, and with the feature `reqwest` for `reqwest::Client`. See the
+/// [module](crate::http) on TLS.
 ///
 /// ```
 /// use counterpoise::{http::Origin, Endpoint};

@@ -128,11 +128,14 @@ pub trait Picker<Req: ?Sized> {
     ///
     /// Called when the call cannot use the pick: in a retry, under a bound, while endpoints are not
     /// ready; and to find the request for the trial of an ejected endpoint. `skip` is the number of
-    /// candidates that were pushed before; a call that pushes none ends the sequence. The sequence
-    /// must be the same for the same request and snapshot. [`Candidates::bind`] binds a request to
-    /// the first one.
+    /// candidates that were pushed before; a call that pushes none ends the sequence.
     ///
-    /// Default: the eligible members in a seeded random order, a different one for each call.
+    /// The sequence must stay the same throughout one call and snapshot. So it may depend on the
+    /// picker, the request and [`PickContext::shuffle`], whose order stays the same, but not on
+    /// [`PickContext::ticket`] or [`PickContext::random_below`], which change from one context of
+    /// the call to the next. [`Candidates::bind`] binds a request to the first one.
+    ///
+    /// Default: the eligible members in the order of [`PickContext::shuffle`].
     fn candidates(&self, request: &Req, cx: &PickContext<'_>, skip: usize, out: &mut Candidates) {
         let _ = request;
         cx.shuffle(skip, out);
