@@ -80,8 +80,8 @@ impl Attempts {
 
     /// Prefers the endpoint of this name to the policy's pick.
     ///
-    /// Calls go there unless it is out of service, at its bound, or was tried before. Default:
-    /// none.
+    /// Calls go there unless it is out of service, at its bound, or was tried before. While it is
+    /// ejected, a call may be its trial, and no other endpoint's. Default: none.
     ///
     /// Cost: each such call searches the endpoints by name, O(n).
     pub fn prefer(&self, endpoint: impl Into<Arc<str>>) {
@@ -91,8 +91,8 @@ impl Attempts {
     /// Avoids the endpoint of this name, as if the request had been sent there before.
     ///
     /// Calls go there only if every other endpoint is out of service, not ready, at its bound, or
-    /// was tried or avoided too. If all were tried or avoided, each of them may be taken. Default:
-    /// none.
+    /// was tried or avoided too. If all were tried or avoided, each of them may be taken. While
+    /// another endpoint is eligible, such a call is no trial of an avoided one. Default: none.
     pub fn avoid(&self, endpoint: impl Into<Arc<str>>) {
         lock(&self.0).avoided.push(endpoint.into());
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use counterpoise::{
-    Balance, BoxError, Builder, Direct, Endpoint, Event, Health, Outcome,
+    Balance, BoxError, Builder, Direct, Endpoint, Event, Health, Outcome, Stats,
     checks::{Checks, Probe},
     discover,
     event::Cause,
@@ -166,6 +166,17 @@ fn often_ill(dice: Dice) -> impl Probe<Direct<Site>> {
     }
 }
 
+/// Returns whether the statistics show what the events have told.
+fn agree(stats: &Stats, stories: &BTreeMap<Arc<str>, Story>) -> bool {
+    stats.endpoints.iter().all(|endpoint| {
+        let story = stories[&endpoint.name];
+        let out = endpoint.state == EndpointState::Ejected;
+        let same_life =
+            endpoint.state == EndpointState::Drained || out == (story.life == Life::Out);
+        endpoint.in_flight == 0 && story.ejections == endpoint.ejections && same_life
+    })
+}
+
 /// Calls, drops, push-back, capacities, weights, membership, checks and comparisons at once.
 async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     let stories = Stories::default();
@@ -239,20 +250,17 @@ async fn storm<P: Policy<Picker: Picker<()>>>(policy: P) {
     }
     checker.abort();
     let _ = checker.await;
+    // A driver or the delivery of the last events may be about to finish.
     for _ in 0..1_000 {
-        // A driver or a teller may be about to finish.
-        tokio::task::yield_now().await;
+        if agree(&balance.stats(), &stories.lock().unwrap().0) {
+            break;
+        }
+        tokio::time::sleep(MILLISECOND).await;
     }
     let stats = balance.stats();
     let (stories, wrong) = &*stories.lock().unwrap();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    for endpoint in &stats.endpoints {
-        assert_eq!(endpoint.in_flight, 0, "{stats}");
-        let story = stories[&endpoint.name];
-        assert_eq!(story.ejections, endpoint.ejections, "{}", endpoint.name);
-        let out = endpoint.state == EndpointState::Ejected;
-        assert!(endpoint.state == EndpointState::Drained || out == (story.life == Life::Out));
-    }
+    assert!(agree(&stats, stories), "{stories:#?}\n{stats}");
     assert_eq!(stats.waiting, 0);
     let some = |count: fn(&EndpointStats) -> u64| {
         stats.endpoints.iter().all(|endpoint| count(endpoint) > 0)
