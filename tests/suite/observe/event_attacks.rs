@@ -170,9 +170,12 @@ fn often_ill(dice: Dice) -> impl Probe<Direct<Site>> {
 fn agree(stats: &Stats, stories: &BTreeMap<Arc<str>, Story>) -> bool {
     stats.endpoints.iter().all(|endpoint| {
         let story = stories[&endpoint.name];
-        let out = endpoint.state == EndpointState::Ejected;
-        let same_life =
-            endpoint.state == EndpointState::Drained || out == (story.life == Life::Out);
+        let same_life = match endpoint.state {
+            EndpointState::Drained => true,
+            // No event comes after a trial that has shown nothing.
+            EndpointState::Ejected => matches!(story.life, Life::Out | Life::OnTrial),
+            _ => story.life != Life::Out,
+        };
         endpoint.in_flight == 0 && story.ejections == endpoint.ejections && same_life
     })
 }
