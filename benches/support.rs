@@ -76,7 +76,7 @@ impl<P: Policy> Driven<P> {
     /// built on another thread.
     fn drive_until(&mut self, n: usize) {
         for _ in 0..10_000 {
-            self.drive();
+            (0..100).for_each(|_| self.drive());
             if self.balance.stats().endpoints.len() == n {
                 return;
             }

@@ -192,7 +192,8 @@ impl<T: Send + Sync + 'static, P: Policy> Link<T, P> {
         if batch.len() == 0 {
             return None;
         }
-        let planned = cluster.plan(&batch).zip(Handle::try_current().ok());
+        let runtime = Handle::try_current().ok();
+        let planned = runtime.and_then(|runtime| Some((cluster.plan(&batch)?, runtime)));
         let Some((members, runtime)) = planned else {
             cluster.update_members(batch, None, Instant::now());
             return None;
