@@ -25,7 +25,7 @@ use tower::Service;
 use crate::{
     bed::{SECOND, eject1},
     call::attacks::{attend, over},
-    probes::{Gate, Probe, call, name},
+    probes::{Gate, Probe, answers, call, name},
     support::{Act, Answer, settle},
 };
 
@@ -404,6 +404,26 @@ async fn first_attempts_stay_even_whatever_is_retried() {
     }
 }
 
+/// In a large set an ejection is published a little later. A call whose pick is refused meanwhile
+/// takes one of the others, and the rotation goes on behind that pick.
+#[tokio::test(start_paused = true)]
+async fn a_refused_pick_moves_the_rotation_by_one_only() {
+    let n = 300;
+    let (probes, _handle, mut balance) =
+        bed(n, Builder::new().health(eject1()), RoundRobin::new()).await;
+    let order = answers(&mut balance, n).await;
+    let (at, ejected) = (100, order[100]);
+    let probe = probes.iter().find(|probe| probe.name() == ejected).unwrap();
+    answers(&mut balance, at).await;
+    probe.act(Act::Err);
+    call(&mut balance).await.unwrap_err();
+    answers(&mut balance, n - at - 1).await;
+    let again = answers(&mut balance, n).await;
+    let moved: Vec<_> = (0..n).filter(|&i| again[i] != order[i]).collect();
+    assert_eq!(moved, [at], "only the refused pick went elsewhere");
+    assert_ne!(again[at], ejected);
+}
+
 // ===== trials =====
 
 /// Ejects the first of three, whose trial is then due.
@@ -469,6 +489,34 @@ async fn a_retry_is_a_trial_only_if_nothing_is_eligible() {
         balance.stats().endpoint("p0").unwrap().state,
         EndpointState::Serving
     );
+}
+
+/// The retry goes to the eligible endpoint that it has not tried, not to the trial that is due.
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_no_trial_of_another_endpoint_while_one_is_eligible() {
+    let health = eject1().max_ejected(0.7);
+    let (probes, _handle, mut balance) =
+        bed(3, Builder::new().health(health), RoundRobin::new()).await;
+    let send = async |balance: &mut Balance<Direct<Probe>, RoundRobin>, attempts: &Attempts| {
+        attempts.scope(call(balance)).await
+    };
+    let early = Attempts::new();
+    early.prefer("p2");
+    probes[2].act(Act::Err);
+    send(&mut balance, &early).await.unwrap_err();
+    probes[2].act(Act::Ok);
+    // The first attempt comes before the trial is due, the retry after it.
+    advance(9 * SECOND).await;
+    let attempts = Attempts::new();
+    attempts.prefer("p0");
+    probes[0].act(Act::Err);
+    send(&mut balance, &attempts).await.unwrap_err();
+    advance(2 * SECOND).await;
+    let answer = send(&mut balance, &attempts).await.unwrap();
+    assert_eq!(answer, Answer::From("p1"));
+    // The next call makes the trial.
+    let answer = call(&mut balance).await.unwrap();
+    assert_eq!(answer, Answer::From("p2"));
 }
 
 /// A trial goes to an endpoint that is in panic mode at its bound, though another has room.
