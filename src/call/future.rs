@@ -159,6 +159,7 @@ where
     }
 }
 
+/// The state is `Done` once a result was returned, and `Failed` holds its error until then.
 const ENDED: &str = "a response future was polled after it had ended";
 
 impl<Req, T, P, C, J> fmt::Debug for ResponseFuture<Req, T, P, C, J>

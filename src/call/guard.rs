@@ -83,6 +83,10 @@ impl Guard {
         Arc::clone(&self.node.name)
     }
 
+    pub(crate) const fn kind(&self) -> AdmissionKind {
+        self.call.kind
+    }
+
     /// Returns whether the call is the trial of an ejected endpoint.
     pub(crate) fn is_trial(&self) -> bool {
         self.call.kind == AdmissionKind::Trial
@@ -242,14 +246,18 @@ impl Guard {
     /// another call may try the endpoint.
     pub(crate) fn answer(&self) {
         if self.is_trial()
+            && self.stage == Stage::Running
             && let Some(cluster) = self.node.cluster()
         {
             cluster.trial_answered(&self.node, self.call, Instant::now());
         }
     }
 
-    /// Reports the outcome of a call before its body ends.
+    /// Reports the outcome of a call before its body ends, unless a panic has ended the call.
     pub(crate) fn report_outcome(&mut self, outcome: Outcome) {
+        if self.stage == Stage::Closed {
+            return;
+        }
         let end = outcome.into();
         self.stage = Stage::Judged(end);
         self.report(end, &LazyNow::new(Instant::now));

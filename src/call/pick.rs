@@ -20,7 +20,7 @@ use crate::{
     error::{Counts, Error},
     health::evidence::{Admission, AdmissionKind},
     load::bounded::{Held, Permit},
-    policy::{PickContext, PickResult, Picker, Policy, rotate},
+    policy::{PickContext, PickResult, Picker, Policy, rotate, ticket::Tickets},
 };
 
 /// An endpoint that was picked: its service, and the guard of the call.
@@ -140,7 +140,7 @@ where
 
 /// Chooses for a call that excludes endpoints, for a call under a bound, and after a first choice
 /// that was ejected or drained.
-#[cold]
+#[inline(never)]
 fn choose_by_rank<'s, T, P, Req>(
     cluster: &Cluster<T, P>,
     snapshot: &'s Snapshot<T, P::Picker>,
@@ -160,19 +160,14 @@ where
     // Locked until the call is counted, so that the bound is exact.
     let mut held = cluster.bounded.as_ref().map(|bounded| bounded.lock());
     let mut sequence = std::mem::take(&mut exclusions.sequence);
-    let seed = sequence.seed(|| cluster.tickets.draw_seed());
     let search = Search {
         snapshot,
         exclusions,
         held: held.as_deref(),
-    };
-    let view = View {
-        snapshot,
-        accepts: |index| search.accepts(index),
+        tickets: &cluster.tickets,
         now,
     };
-    let cx = PickContext::new(&snapshot.eligible, &view, &cluster.tickets, seed);
-    let index = search.find(picker, request, &cx, &mut sequence);
+    let index = search.find(picker, request, &mut sequence);
     exclusions.sequence = sequence;
     let closed = || Missed::Closed(snapshot.counts);
     let node = snapshot.nodes.get(index?).ok_or_else(closed)?;
@@ -203,6 +198,8 @@ struct Search<'a, T, B> {
     exclusions: &'a Exclusions,
     /// The running calls, if their number is bounded.
     held: Option<&'a Held>,
+    tickets: &'a Tickets,
+    now: Instant,
 }
 
 impl<T, B> Search<'_, T, B> {
@@ -212,24 +209,31 @@ impl<T, B> Search<'_, T, B> {
         &self,
         picker: &B,
         request: &Req,
-        cx: &PickContext<'_>,
         sequence: &mut Sequence,
     ) -> Result<usize, Missed>
     where
         B: Picker<Req>,
     {
+        let view = View {
+            snapshot: self.snapshot,
+            accepts: |index| self.accepts(index),
+            now: self.now,
+        };
+        let context = |seed| PickContext::new(&self.snapshot.eligible, &view, self.tickets, seed);
         if sequence.begin(self.snapshot.generation) {
             if let Some(index) = self.exclusions.preferred(self.snapshot)
                 && self.accepts(index)
             {
                 return Ok(index);
             }
-            let (index, _) = resolve(self.snapshot, picker.pick(request, cx), cx)?;
+            let cx = context(0);
+            let (index, _) = resolve(self.snapshot, picker.pick(request, &cx), &cx)?;
             if self.accepts(index) {
                 return Ok(index);
             }
         }
-        let fill = |skip, out: &mut _| picker.candidates(request, cx, skip, out);
+        let cx = context(sequence.seed(|| self.tickets.draw_seed()));
+        let fill = |skip, out: &mut _| picker.candidates(request, &cx, skip, out);
         let (generation, most) = (self.snapshot.generation, self.snapshot.nodes.len());
         let found = sequence.next(generation, most, fill, |index| self.rank(index));
         found.ok_or(Missed::Closed(self.snapshot.counts))

@@ -6,7 +6,11 @@ use tokio::time::Instant;
 
 use super::{exclusions::Exclusions, guard::Guard, view::View};
 use crate::{
-    cluster::{Cluster, node::Node, snapshot::Snapshot},
+    cluster::{
+        Cluster,
+        node::{Node, NodeState},
+        snapshot::Snapshot,
+    },
     health::evidence::{Admission, AdmissionKind, State},
     load::bounded::Held,
     policy::{Candidates, PickContext, Picker, Policy},
@@ -39,6 +43,9 @@ where
     Req: ?Sized,
 {
     cluster.catch_up(now);
+    if !cluster.is_trial_due(now) {
+        return None;
+    }
     let snapshot = cluster.snapshot.load();
     // A request that has failed once makes no trial while an endpoint is eligible.
     if exclusions.is_retry(cluster.balancer()) && !snapshot.eligible.is_empty() {
@@ -51,9 +58,9 @@ where
         now,
     };
     match claim.triable(request) {
+        Triable::Any => claim.start_first(),
         Triable::Owner(index) => claim.start(index),
-        Triable::Any if cluster.is_trial_due(now) => claim.start_first(),
-        Triable::Any | Triable::None => None,
+        Triable::None => None,
     }
 }
 
@@ -79,34 +86,24 @@ impl<T, P: Policy> Claim<'_, T, P> {
     fn start(&self, index: usize) -> Option<(Arc<Node<T>>, Guard)> {
         let state = &self.snapshot.nodes.get(index)?.state;
         // Checked before the lock is taken, which a build may hold for long.
-        let is_serving = state.health.load().state() == State::Serving;
-        if is_serving || !self.cluster.is_trial_due(self.now) || !self.accepts(index) {
+        if state.health.load().state() == State::Serving || self.avoids(state) {
             return None;
         }
-        let (node, epoch) = self.cluster.start_trial(state.id, self.now)?;
-        let bounded = self.cluster.bounded.as_ref();
-        let permit = bounded.map(|bounded| bounded.lock().start(bounded, node.state.id));
-        let call = Admission {
-            epoch,
-            kind: AdmissionKind::Trial,
+        let kind = AdmissionKind::Trial;
+        // Taken before the trial starts: a listener may answer that event with a call.
+        let permit = match &self.cluster.bounded {
+            Some(bounded) => Some(self.snapshot.take_permit(bounded, index, kind)?),
+            None => None,
         };
-        let guard = Guard::new(&node, call, permit, self.now);
+        let (node, epoch) = self.cluster.start_trial(state.id, self.now)?;
+        let guard = Guard::new(&node, Admission { epoch, kind }, permit, self.now);
         Some((node, guard))
     }
 
-    /// Returns whether the call may go to a member: it does not exclude it, and does not avoid it
-    /// while another is eligible; the member is below its bound.
-    fn accepts(&self, index: usize) -> bool {
-        let Some(node) = self.snapshot.nodes.get(index) else {
-            return false;
-        };
-        let avoids = self.exclusions.was_tried(&node.state) && !self.snapshot.eligible.is_empty();
-        let held = self.cluster.bounded.as_ref().map(|bounded| bounded.lock());
-        !avoids && !self.exclusions.excludes(&node.state) && self.has_room(held.as_deref(), index)
-    }
-
-    fn has_room(&self, held: Option<&Held>, index: usize) -> bool {
-        held.is_none_or(|held| self.snapshot.is_below_bound_for_trial(held, index))
+    /// Returns whether the call excludes an endpoint, or avoids it while another is eligible.
+    fn avoids(&self, state: &NodeState) -> bool {
+        self.exclusions.excludes(state)
+            || (self.exclusions.was_tried(state) && !self.snapshot.eligible.is_empty())
     }
 
     /// Finds the owner of a request: the endpoint that the caller prefers, else the first of the
@@ -116,10 +113,9 @@ impl<T, P: Policy> Claim<'_, T, P> {
         P::Picker: Picker<Req>,
         Req: ?Sized,
     {
-        if let Some(index) = self.exclusions.preferred(self.snapshot)
-            && self.accepts(index)
-            && self.has_weight(index)
-        {
+        let held = self.cluster.bounded.as_ref().map(|bounded| bounded.lock());
+        let may_own = |&index: &usize| self.may_own(held.as_deref(), index);
+        if let Some(index) = self.preferred().filter(may_own) {
             return Triable::Owner(index);
         }
         let Some(picker) = &self.snapshot.picker else {
@@ -132,8 +128,6 @@ impl<T, P: Policy> Claim<'_, T, P> {
         };
         let tickets = &self.cluster.tickets;
         let cx = PickContext::new(&self.snapshot.eligible, &view, tickets, 0);
-        let held = self.cluster.bounded.as_ref().map(|bounded| bounded.lock());
-        let may_own = |&i: &usize| self.has_room(held.as_deref(), i) && self.has_weight(i);
         let mut passed = 0;
         loop {
             let mut chunk = Candidates::after(passed);
@@ -151,8 +145,21 @@ impl<T, P: Policy> Claim<'_, T, P> {
         }
     }
 
-    fn has_weight(&self, index: usize) -> bool {
+    /// Returns the endpoint that the caller prefers, unless the call avoids it.
+    fn preferred(&self) -> Option<usize> {
+        let index = self.exclusions.preferred(self.snapshot)?;
+        let node = self.snapshot.nodes.get(index)?;
+        if self.avoids(&node.state) {
+            None
+        } else {
+            Some(index)
+        }
+    }
+
+    /// Returns whether a member has a weight and is below its bound.
+    fn may_own(&self, held: Option<&Held>, index: usize) -> bool {
         let node = self.snapshot.nodes.get(index);
         node.is_some_and(|node| node.state.has_weight())
+            && held.is_none_or(|held| self.snapshot.is_below_bound_for_trial(held, index))
     }
 }

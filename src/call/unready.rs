@@ -104,18 +104,12 @@ pub(super) fn take_permit<T, P: Policy>(cluster: &Cluster<T, P>, guard: &mut Gua
         return true;
     };
     let snapshot = cluster.snapshot.load();
-    let id = guard.node().id;
-    let Some(index) = snapshot.nodes.position(id) else {
+    let Some(index) = snapshot.nodes.position(guard.node().id) else {
         return false;
     };
-    let mut held = bounded.lock();
-    let is_below_bound = if guard.is_trial() {
-        snapshot.is_below_bound_for_trial(&held, index)
-    } else {
-        snapshot.is_below_bound(&held, index)
+    let Some(permit) = snapshot.take_permit(bounded, index, guard.kind()) else {
+        return false;
     };
-    if is_below_bound {
-        guard.set_permit(held.start(bounded, id));
-    }
-    is_below_bound
+    guard.set_permit(permit);
+    true
 }

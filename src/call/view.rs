@@ -50,10 +50,10 @@ impl<T, B, A: Fn(usize) -> bool> Observed for View<'_, T, B, A> {
         let Some(state) = self.state(index) else {
             return 0.0;
         };
-        state
-            .meter
-            .as_ref()
-            .map_or(0.0, |meter| meter.cost(&state.measurement, self.now))
+        match &state.meter {
+            Some(meter) if meter.has_latency() => meter.cost(&state.measurement, self.now),
+            _ => 0.0,
+        }
     }
 
     #[inline]

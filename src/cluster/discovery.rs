@@ -94,8 +94,15 @@ impl Progress {
         match self.state.load(Ordering::Acquire) {
             1 => Discovery::Ended,
             2 => Discovery::Stopped,
-            _ if self.has_updated() => Discovery::Following,
-            _ => Discovery::Starting,
+            _ => self.running(),
+        }
+    }
+
+    fn running(&self) -> Discovery {
+        if self.has_updated() {
+            Discovery::Following
+        } else {
+            Discovery::Starting
         }
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct NodeState {
     /// How many references nodes hold.
     nodes: AtomicUsize,
     pub(crate) measurement: Measurement,
-    /// Measures the measurement; none if the measurement is not needed.
+    /// Measures the load; none if neither the policy nor a rule of health needs it.
     pub(crate) meter: Option<Arc<Meter>>,
     cluster: Weak<dyn Reports>,
     // The second cache line: the end of a call writes it.
@@ -191,7 +191,7 @@ impl NodeState {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Uncounts a call that waited for the endpoint.
+    /// Ends the count of a call that waited for the endpoint.
     pub(crate) fn end_wait(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }

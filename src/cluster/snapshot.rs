@@ -1,6 +1,13 @@
 //! The immutable snapshot that a pick reads.
 
-use crate::{cluster::nodes::Nodes, error::Counts, load::bounded::Held};
+use std::sync::Arc;
+
+use super::nodes::Nodes;
+use crate::{
+    error::Counts,
+    health::evidence::AdmissionKind,
+    load::bounded::{Bounded, Held, Permit},
+};
 
 /// Everything that a pick may depend on, of one generation.
 #[derive(Debug)]
@@ -59,5 +66,25 @@ impl<T, B> Snapshot<T, B> {
     pub(crate) fn is_below_bound_for_trial(&self, held: &Held, index: usize) -> bool {
         let has_share = self.shares.get(index).is_some_and(|&share| share > 0.0);
         !has_share || self.is_below_bound(held, index)
+    }
+
+    /// Takes a permit for one more call to a member; none if the member is at its bound.
+    pub(crate) fn take_permit(
+        &self,
+        bounded: &Arc<Bounded>,
+        index: usize,
+        kind: AdmissionKind,
+    ) -> Option<Permit> {
+        let id = self.nodes.get(index)?.state.id;
+        let mut held = bounded.lock();
+        let is_below_bound = match kind {
+            AdmissionKind::Eligible => self.is_below_bound(&held, index),
+            AdmissionKind::Trial => self.is_below_bound_for_trial(&held, index),
+        };
+        if is_below_bound {
+            Some(held.start(bounded, id))
+        } else {
+            None
+        }
     }
 }

@@ -26,9 +26,11 @@ pub(crate) fn weigh(word: Word, call: Admission, end: End, limits: &Limits) -> (
     if call.kind == AdmissionKind::Trial {
         return (word, Report::TrialEnded(verdict(end, limits)));
     }
+    if end.is_failure(limits) {
+        return failure(word, call.epoch, limits);
+    }
     match end {
         End::Success if word.epoch() == call.epoch => success(word),
-        _ if end.is_failure(limits) => failure(word, call.epoch, limits),
         End::Overload(requested) => (word, Report::PushedBack(requested)),
         _ => (word, Report::Nothing),
     }
@@ -57,12 +59,14 @@ fn failure(word: Word, epoch: Epoch, limits: &Limits) -> (Word, Report) {
 }
 
 fn verdict(end: End, limits: &Limits) -> Verdict {
+    if end.is_failure(limits) {
+        return Verdict::Failed;
+    }
     match end {
         End::Success | End::BodyDropped => Verdict::Passed,
         End::Overload(requested) => Verdict::PushedBack(requested),
         End::Unsent => Verdict::Unsent,
-        _ if end.is_failure(limits) => Verdict::Failed,
-        _ => Verdict::Nothing,
+        End::Neutral | End::Dropped(_) | End::Failure => Verdict::Nothing,
     }
 }
 

@@ -47,6 +47,7 @@ impl Meter {
         nanos(at.saturating_duration_since(self.origin))
     }
 
+    #[inline]
     pub(crate) fn has_latency(&self) -> bool {
         self.signals
             .is_some_and(|signals| signals.kind == Kind::Latency)

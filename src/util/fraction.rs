@@ -5,7 +5,7 @@ pub(crate) const FULL: u32 = 1 << 16;
 
 /// Returns the greatest common divisor.
 pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
-    // Sums of weights mostly reach one early, and it stays.
+    // In a fold over many weights the divisor mostly becomes one early, and stays one.
     if a == 1 {
         return 1;
     }

@@ -45,7 +45,6 @@ impl Core {
                     weight,
                     traits,
                 } => {
-                    let capacity = FULL;
                     self.insert(
                         Member {
                             id,
@@ -53,7 +52,7 @@ impl Core {
                             weight,
                             traits,
                             healthy: true,
-                            capacity,
+                            capacity: FULL,
                         },
                         now,
                     );

@@ -13,8 +13,9 @@ use crate::{
 /// Draws again, up to seven times, while the chosen endpoint lacks the capacity; then chooses by the
 /// capacities of all, so that the shares are exact.
 ///
-/// Seven is a choice: where most endpoints have half of the greatest capacity, fewer than one call in a
-/// hundred gets as far as the last choice, which takes O(n). The rounds use the draws 2 to 15, and the last choice the 16th.
+/// Seven is a choice: where most endpoints have half of the greatest capacity, fewer than one call in
+/// a hundred gets as far as the last choice, which takes O(n). The rounds use the draws 2 to 15, and
+/// the last choice the 16th.
 pub(super) fn covered(cx: &PickContext<'_>, mut result: PickResult) -> PickResult {
     for round in 1..8 {
         let PickResult::Member(index) = result else {

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use counterpoise::{
@@ -665,18 +665,21 @@ async fn what_is_preferred_and_avoided_or_unknown_fails_no_call() {
     assert_eq!([probes[0].calls(), probes[1].calls()], before);
 }
 
-/// A call of a listener, in the moment before a trial is sent, takes the last place at its
-/// endpoint, and the trial is sent all the same.
+/// A listener makes a call in the moment before a trial is sent. The trial counts under the bound
+/// already, so the call does not go to the same endpoint.
 #[tokio::test(start_paused = true)]
-#[ignore = "open: the bound is read before the trial is claimed, and not again"]
 async fn a_trial_and_a_call_in_the_same_moment_keep_the_bound() {
     type Shared = Arc<Mutex<Option<Balance<Direct<Probe>, Binds>>>>;
     type Held = Arc<Mutex<Vec<Spawn<<Balance<Direct<Probe>, Binds> as Service<()>>::Future>>>>;
     let shared: Shared = Arc::default();
     let held: Held = Arc::default();
     let (to, kept) = (Arc::clone(&shared), Arc::clone(&held));
+    let called = AtomicBool::new(false);
     let builder = Builder::new().health(eject1()).on_event(move |event| {
-        if let Event::OnTrial { .. } = event {
+        // The call may become the trial of the other endpoint, which causes the same event.
+        if let Event::OnTrial { .. } = event
+            && !called.swap(true, Ordering::SeqCst)
+        {
             let mut balance = to.lock().unwrap().clone().unwrap();
             kept.lock().unwrap().push(task::spawn(balance.call(())));
         }

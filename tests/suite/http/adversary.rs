@@ -1,11 +1,16 @@
 //! Attacks on judges: what each target implies, what the builder overrides, and bodies that are
 //! polled beyond their end.
 
-use std::future::{Ready, ready};
+use std::{
+    future::{Future, Ready, ready},
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
 use counterpoise::{
-    Builder, Endpoint, Health, Outcome, discover,
+    Builder, Direct, Endpoint, Health, Outcome, discover,
     http::{AtBodyEnd, AtFirstData, Grpc, GrpcChannel, Origin, Status},
     observe::EndpointStats,
     policy::{Members, Needs, Policy, RoundRobin},
@@ -225,5 +230,40 @@ async fn an_origin_implies_http_statuses_at_the_head() {
         }
         let want = if want == "S" { "F" } else { want };
         assert_eq!(endings(&only(&balance.stats())), want, "{status}");
+    }
+}
+
+/// The first poll panics; the second one yields this status.
+struct PanicsOnce(u16, bool);
+
+impl Future for PanicsOnce {
+    type Output = Result<Response<Script>, Broken>;
+
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(std::mem::replace(&mut self.1, true), "the first poll");
+        Poll::Ready(reply(self.0, Script::new("dd")).1)
+    }
+}
+
+/// The panic has ended the call as a failure; a response of a later poll changes nothing.
+#[tokio::test(start_paused = true)]
+async fn a_response_after_a_panic_does_not_end_the_call_again() {
+    for status in [200, 404, 429, 503] {
+        let serve = service_fn(move |(): ()| PanicsOnce(status, false));
+        let list = discover::list([("a", Endpoint::new(Direct(serve)))]);
+        let builder = off().judge(AtBodyEnd::new(Status::new()));
+        let mut balance = builder.balance(list, RoundRobin::new()).unwrap();
+        settle().await;
+        let mut call = tokio_test::task::spawn(balance.call(()));
+        let first = std::panic::catch_unwind(AssertUnwindSafe(|| call.poll().is_ready()));
+        assert!(first.is_err());
+        let Poll::Ready(Ok(response)) = call.poll() else {
+            panic!("the second poll yields a response");
+        };
+        drop(call);
+        assert_eq!(endings(&only(&balance.stats())), "F", "{status}, open body");
+        drop(response);
+        let stats = only(&balance.stats());
+        assert_eq!((&*endings(&stats), stats.in_flight), ("F", 0), "{status}");
     }
 }

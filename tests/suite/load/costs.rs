@@ -11,6 +11,7 @@ use std::{
 use counterpoise::{
     Builder, Health,
     call::AtHead,
+    health::OutlierDetection,
     policy::{LeastRequest, Members, Needs, PeakEwma, PickContext, PickResult, Picker, Policy},
 };
 use futures::{FutureExt, future::join_all};
@@ -265,6 +266,24 @@ fn step() -> impl Strategy<Value = Step> {
         took,
         pause,
     })
+}
+
+/// Outlier detection measures calls as well; a policy that needs no latency reads none all the same.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_needs_no_latency_reads_zero() {
+    let spy = Spy {
+        needs: Needs::none(),
+        next: Arc::default(),
+        looks: Arc::default(),
+        costs: Arc::default(),
+    };
+    let health = Health::new().outlier_detection(OutlierDetection::new().slower_than(2.0));
+    let builder = seeded(1).health(health);
+    let fleet = Fleet::with(builder, spy.clone(), &FIVE[..3]).await;
+    for _ in 0..3 {
+        assert_eq!(picked(&fleet.balance, Job::None).as_deref(), Some("a"));
+        assert_eq!(*spy.costs.lock().unwrap(), [Duration::ZERO; 3]);
+    }
 }
 
 struct Spied {
