@@ -66,7 +66,7 @@ fn verdict(end: End, limits: &Limits) -> Verdict {
         End::Success | End::BodyDropped => Verdict::Passed,
         End::Overload(requested) => Verdict::PushedBack(requested),
         End::Unsent => Verdict::Unsent,
-        End::Neutral | End::Dropped(_) | End::Failure => Verdict::Nothing,
+        _ => Verdict::Nothing,
     }
 }
 
